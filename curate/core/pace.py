@@ -46,10 +46,10 @@ class Pace:
             self._drain(now)
         self._at, self.rate = now, rate
 
-    def delay(self, seconds: float, now: float) -> None:
-        """No start within these seconds."""
-        if self.rate and seconds > self.wait(now):
-            self._at, self._debt = now, seconds * self.rate
+    def resume(self, seconds: float, now: float) -> None:
+        """After others have used the limit: the next start is due after these seconds."""
+        if self.rate:
+            self._at, self._debt = now, self.rate * max(seconds, self.wait(now))
 
     def _drain(self, now: float) -> None:
         assert self.rate is not None

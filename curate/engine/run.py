@@ -338,7 +338,6 @@ def _stopped_on_request(
 
     def watch() -> None:
         checked = -math.inf  # the request may come before the run begins
-        changes = limits.Changes(workers, spending)
         while not over.wait(POLL_SECONDS):
             if stop is not None and stop.is_set():
                 workers.stop()
@@ -349,7 +348,7 @@ def _stopped_on_request(
                 ):  # the file system may fail for a moment; the next check tries again
                     if stopping.requested(storage, run_id) is not None:
                         workers.stop()
-                    changes.apply(limits.requested(storage, run_id))
+                    limits.apply(limits.requested(storage, run_id), workers, spending)
                     spending.emit()
 
     if stop is not None and stop.is_set():

@@ -1,8 +1,8 @@
 """What a run spends at endpoints, and its ceilings.
 
 Workers count their requests and tokens with their progress, so a stage's figures are live and include units that stop,
-fail or are repeated. The run's limiter deals the ceilings as allowances; it also knows the requests of workers that
-died. Once it has nothing left to deal, no further unit starts, and requests in flight are still answered.
+fail or are repeated. The run's limiter deals shares of the ceilings; it also knows the requests of workers that died.
+Once it has nothing left to deal, no further unit starts, and requests in flight are still answered.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Spending:
     def _apply(self) -> None:
         limiter = self._workers.limiter
         limiter.on_over(self._on_over)
-        limiter.set_budget(tokens=self.ceilings.tokens, dollars=self.ceilings.dollars)
+        limiter.set(max_tokens=self.ceilings.tokens, max_dollars=self.ceilings.dollars)
 
-    def _on_over(self, *_: Any) -> None:
+    def _on_over(self) -> None:
         self.over = True
         self._workers.draining.set()
 

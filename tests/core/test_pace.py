@@ -60,11 +60,11 @@ def test_without_a_rate_any_may_start_and_at_zero_none() -> None:
     assert pace.wait(2.0) == 0.0
 
 
-def test_delay_and_correction() -> None:
+def test_resuming_and_correction() -> None:
     pace = Pace(2.0)
-    pace.delay(3.0, 10.0)
+    pace.resume(3.0, 10.0)
     assert pace.wait(11.0) == pytest.approx(2.0)
-    pace.delay(1.0, 11.0)
+    pace.resume(1.0, 11.0)
     assert pace.wait(11.0) == pytest.approx(2.0)
     pace.take(11.0, -4.0)
     assert pace.wait(11.0) == 0.0

@@ -1,5 +1,4 @@
-"""What a runner asks the run's limiter for and what it was granted. No threads, no clock; curate/core/limits.py has the
-messages.
+"""The seats that a runner holds at hosts, and asks for. No threads, no clock; curate/core/shares.py has the messages.
 
 A runner asks for hosts in the order of its rows, and for no more than it can use soon, because other runners may be
 waiting for those that it holds.
@@ -7,6 +6,7 @@ waiting for those that it holds.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,7 @@ READY_PER_THREAD = 4
 SOON_SECONDS = 1.0
 ASKED = 1000
 """Hosts that it waits for at most."""
+PREFIX = "host/"
 
 
 class Grants:
@@ -29,7 +30,6 @@ class Grants:
         self._asked: dict[str, Host] = {}
         self._line: deque[Host] = deque()
         """Hosts to ask for."""
-        self._parks: dict[str, float] = {}
 
     @property
     def holds(self) -> bool:
@@ -51,38 +51,40 @@ class Grants:
         else:
             self._line.append(host)
 
-    def park(self, name: str, seconds: float) -> None:
-        self._parks[name] = max(seconds, self._parks.get(name, 0.0))
-
-    def report(self, now: float, busy: bool) -> dict[str, Any]:
-        """The next message."""
-        left, held, ready = {}, {}, 0
-        for name, host in list(self._held.items()):
-            wait = host.pace.wait(now)
-            if not host.active and not (host.limit and (host.rows or host.movers)):
-                left[name] = wait
+    def asks(self, now: float) -> dict[str, Any]:
+        """What the next message says about hosts."""
+        asks: dict[str, Any] = {}
+        ready = 0
+        for host in list(self._held.values()):
+            ends = bool(host.limit) and (host.until <= now or host.unused)
+            host.limit = 0 if ends else host.limit
+            using = max(host.limit, host.active)
+            parked = host.parked > host.rests
+            if ends or using < host.told or parked:
+                wait = max(host.pace.wait(now) if ends else 0.0, host.parked - now if parked else 0.0)
+                asks[PREFIX + host.name] = {"holds": using, "needs": int(host.limit > 0), "wait": wait}
+                host.told, host.rests = using, host.parked
+            if not using:
                 self._release(host)
-                continue
-            if host.lowered:
-                held[name] = [max(host.limit, host.active), wait]
-                host.lowered = host.active > host.limit
             ready += bool(host.limit and host.rows and host.allows(now) < now + SOON_SECONDS)
-        parks, self._parks = self._parks, {}
-        return {"busy": busy, "want": self._want(self._ready - ready), "left": left, "held": held, "park": parks}
+        return asks | {PREFIX + name: {"holds": 0, "needs": 1} for name in self._want(self._ready - ready)}
 
-    def apply(self, grants: Mapping[str, Any], now: float) -> list[Host]:
+    def heard(self, shares: Mapping[str, Any], now: float) -> list[Host]:
         """Take the limiter's answer over; returns the hosts that it is about."""
         changed = []
-        for name, (slots, rate, wait) in grants.items():
-            host = self._asked.pop(name, None) or self._held[name]
-            if not host.granted:
-                host.asked, host.granted = False, True
+        for name, (seats, seconds, rest) in shares.items():
+            host = self._asked.get(name) or self._held.get(name)
+            if host is None:
+                continue  # just given back
+            if host.asked and seats:
+                del self._asked[name]
                 self._held[name] = host
-            host.lowered |= slots < host.limit or (rate is not None and rate < (host.pace.rate or 0.0))
-            host.limit = slots
-            if slots:  # a host that is given back keeps its pace, which tells when the next request may start
-                host.pace.change(rate, now)
-                host.pace.delay(wait, now)
+                host.asked, host.granted = False, True
+                host.pace.resume(rest, now)
+            host.limit, host.told = seats, max(host.told, seats)
+            host.until = math.inf if seconds is None else now + seconds
+            host.rests = max(host.rests, now + rest)
+            host.parked = max(host.parked, host.rests)
             changed.append(host)
         return changed
 
@@ -100,9 +102,7 @@ class Grants:
 
     def _release(self, host: Host) -> None:
         del self._held[host.name]
-        host.granted = host.lowered = False
-        host.limit = 0
-        host.pace.change(None, 0.0)
+        host.granted = False
         if host.rows or host.movers:
             host.listed = True
             self._line.appendleft(host)

@@ -1,14 +1,13 @@
 """Which row a thread fetches next, so that no host gets more requests than it may and no thread waits for a busy one.
 
-hosts = Hosts(settings, limits)                 # limits: the run's, or None if this runner is alone
+hosts = Hosts(settings, limiter)                # limiter: the run's, or None if this runner is alone
 for row, host in portion:
     hosts.add(row, host)                        # all rows first: `row` is hashable, `host` the name in lower case
 while (row := hosts.next()) is not None:        # in each thread; blocks until the host of some row is free
-    if hosts.parked(host) > deadline: ...       # the host asked for more time than a row has: answer without a request
+    if hosts.parked(row): ...                   # its host asked for more time than a row has: answer without a request
     ...                                         # one request to that host
     hosts.park(host, 30.0)                      # Retry-After: no start before, in any runner of the run
-    if hosts.move(row, other, seconds): ...     # one more request: a retry (same host) or a redirect (another)
-    else: hosts.later(row, other)               # or give it back: next() returns it when `other` is free
+    hosts.move(row, other, seconds)             # one more request: a retry (same host) or a redirect (another)
     hosts.done(row, size)                       # size: bytes received in all
 
 Every request is announced, by `next` or by `move`: it counts at its host and for the run. A row has one slot, at the
@@ -16,9 +15,9 @@ host that it talks to. While `move` waits for another host, the row keeps the sl
 `host_connections` threads wait per host that redirects; it goes ahead of the other host's rows.
 
 Limits of a host: `host_connections` requests at once and `host_rate` starts per second (see `Pace`). Limits of the run:
-`requests_per_second` and `bytes_per_second`. With `limits`, they are those of the whole run, dealt to its runners by
-curate/engine/workers/limiter.py; a host without a grant has no slots here. When a row starts, it is charged the mean
-bytes of earlier rows, which is corrected when it is done.
+`requests_per_second` and `bytes_per_second`. With a limiter, they are those of the whole run, which it deals to all of
+its runners; a host that it has not granted has no slots here. When a row starts, it is charged the mean bytes of
+earlier rows, which is corrected when it is done.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ import time
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from curate.acquire.fetch.grants import Grants
+from curate.acquire.fetch.grants import PREFIX, Grants
 from curate.acquire.fetch.line import Host, Line
-from curate.core.limits import VALID_SECONDS, Limits, LimitSettings
 from curate.core.pace import Pace
+from curate.core.shares import STAGES, ShareClient
 
 FIRST_BYTES = 64 * 2**10
 """What a row is taken to receive before any is done."""
@@ -40,31 +39,30 @@ MEAN_OF = 100
 """Number of recent rows over which the mean size is taken, about."""
 MOVE_SECONDS = 5.0
 """How long `move` waits unless told otherwise."""
-IDLE_SECONDS = 1.0
-"""Between exchanges with the limiter while there are no rows."""
-CLOSE_SECONDS = 2.0
-HURRY_SECONDS = 0.02
-"""Between exchanges at least, when threads wait for hosts that were not asked for yet."""
+RATES = ("requests_per_second", "bytes_per_second")
 
 
 class Hosts:
-    """See the top of the file. Any thread may call. If the limiter is gone, `next` and `move` raise LimiterGoneError.
+    """See the top of the file. Any thread may call. LimiterGoneError: here, and from `next` and `move`.
 
-    settings: those of acquire.download; missing ones have its defaults."""
+    settings: those of acquire.download; missing ones have its defaults. limiter: where it answers, with its host, port
+    and key, and as `room` the name of the stage."""
 
-    def __init__(self, settings: Mapping[str, Any], limits: Limits | None = None) -> None:
-        own = LimitSettings.of(settings)
-        shared = limits is not None
-        self._limits = limits
-        self._slots = 0 if shared else own.host_connections
-        self._rate = None if shared else own.host_rate
-        self._requests = Pace(0.0 if shared else own.requests_per_second)
-        self._bytes = Pace(0.0 if shared else own.bytes_per_second)
-        self._valid = 0.0 if shared else math.inf
-        """No request may start after this time."""
-        if shared:
+    def __init__(self, settings: Mapping[str, Any], limiter: Mapping[str, Any] | None = None) -> None:
+        slots: int = settings.get("host_connections", 4)
+        self._slots = slots if limiter is None else 0
+        self._rate: float | None = settings.get("host_rate")
+        limits = {rate: settings.get(rate) for rate in RATES}
+        self._shares = limits if limiter is None else dict.fromkeys(RATES, 0.0)
+        self._requests, self._bytes = self._paces = [Pace(self._shares[rate]) for rate in RATES]
+        self._client: ShareClient | None = None
+        if limiter is not None:
             self._requests.take(0.0)  # clients that join at once do not start at once
-        self._line = Line(settings.get("deadline_seconds", 60.0))
+            one = {"seats": slots} if self._rate is None else {"seats": 1, "pause": 1.0 / self._rate}
+            described = {**{rate: {"limit": limit} for rate, limit in limits.items()}, "host": {"limit": slots, **one}}
+            self._client = ShareClient(limiter, STAGES + limiter["room"], described, self._ask_limiter, self._heard)
+        patience: float = settings.get("deadline_seconds", 60.0)
+        self._line = Line(max(patience, 2.0 / self._rate) if self._rate else patience)
         self._grants = Grants(settings.get("thread_count", 64))
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
@@ -74,21 +72,20 @@ class Hosts:
         """The one thread among them that also waits for the clock."""
         self._timed_until: float | None = None
         self._hosts: dict[str, Host] = {}
-        self._running: dict[Hashable, tuple[Host | None, int, float]] = {}
-        """Row -> its host, place in the list, bytes charged. No host: it has no slot, since its host is parked."""
+        self._running: dict[Hashable, tuple[Host, float | None]] = {}
+        """Row -> its host, bytes charged. None: it has no slot, since its host is parked."""
         self._places = 0
         self._mean_bytes = float(FIRST_BYTES)
-        self._error: Exception | None = None
-        self._closed = False
-        self._hurry = threading.Event()
-        self._thread = threading.Thread(target=self._exchange, name="limits", daemon=True)
-        if shared:
-            self._thread.start()
+        if self._client is not None:
+            self._client.start()
+            self._client.ready.wait()
+            if self.error is not None:
+                raise self.error
 
     @property
     def error(self) -> Exception | None:
         """Why no more rows can start: the limiter is gone."""
-        return self._error
+        return self._client.error if self._client is not None else None
 
     def add(self, row: Hashable, host: str) -> None:
         """Hand a row over. Among rows whose hosts are free, the one added first goes first."""
@@ -96,10 +93,13 @@ class Hosts:
             if not self._line.rows and not self._running:
                 self._forget()
             self._places += 1
-            self._queue(row, self._places, host)
+            there, now = self._host(host), time.monotonic()
+            self._line.add(there, self._places, row, now)
+            self._ask(there)
+            self._wake(now)
 
     def next(self) -> Any:
-        """The next row, its request counted; None if no row is left (one may come back by `later`)."""
+        """The next row, its request counted; None if no row is left."""
         with self._lock:
             while True:
                 now = time.monotonic()
@@ -113,7 +113,7 @@ class Hosts:
         """One more request for a row in progress, at its host or another; waits until it may start. False: not within
         `seconds`; the row still has the slot it had."""
         with self._lock:
-            before, place, charged = self._running[row]
+            before, charged = self._running[row]
             there = self._host(host)
             turn = threading.Condition(self._lock)
             if there is before:
@@ -127,27 +127,19 @@ class Hosts:
                 self._count(there, time.monotonic())
                 if there is not before:
                     there.active += 1
-                    self._running[row] = there, place, charged
-                    if before is not None:
-                        before.active -= 1
-                        self._freed(before)
+                    self._running[row] = there, charged
+                    before.active -= 1
+                    self._freed(before)
                 return True
             finally:
                 there.movers.remove(turn)
                 self._freed(there)
 
-    def later(self, row: Hashable, host: str) -> None:
-        """Give a row in progress back: `next` returns it when `host` is free, before rows later in the list."""
-        with self._lock:
-            place = self._running[row][1]
-            self.done(row)
-            self._queue(row, place, host)
-
     def done(self, row: Hashable, size: int = 0) -> None:
         """A row is finished. `size`: bytes received for it."""
         with self._lock:
-            host, _, charged = self._running.pop(row)
-            if host is None:
+            host, charged = self._running.pop(row)
+            if charged is None:
                 return
             self._bytes.take(time.monotonic(), size - charged)
             self._mean_bytes += (size - self._mean_bytes) / MEAN_OF
@@ -158,25 +150,22 @@ class Hosts:
     def park(self, host: str, seconds: float) -> None:
         """No request to a host for so long, in this runner and, after its next exchange, in all others."""
         with self._lock:
-            self._hold(self._host(host), seconds)
-            if self._limits is not None:
-                self._grants.park(host, seconds)
+            there, now = self._host(host), time.monotonic()
+            there.parked = max(there.parked, now + seconds)
+            self._moved(there, now)
 
-    def parked(self, host: str) -> float:
-        """Seconds until a host may be asked again. If they exceed a row's deadline, `next` returns the host's rows at
-        once: they have no slot and must make no request."""
+    def parked(self, row: Hashable) -> float:
+        """Seconds for which the host of a row in progress is parked, if the row must make no request: `next` returns
+        rows at once that would wait for longer than a row's deadline. 0: it may make requests."""
         with self._lock:
-            known = self._hosts.get(host)
-            return max(0.0, known.parked - time.monotonic()) if known is not None else 0.0
+            host, charged = self._running[row]
+            return host.parked - time.monotonic() if charged is None else 0.0
 
     def close(self) -> None:
         """End the connection to the limiter. No call may follow."""
-        if self._limits is not None:
-            self._closed = True
-            self._hurry.set()
-            self._thread.join(CLOSE_SECONDS)
-            if not self._thread.is_alive():
-                self._limits.close()
+        if self._client is not None:
+            self._client.close()
+            self._client.join()
 
     def _host(self, name: str) -> Host:
         host = self._hosts.get(name)
@@ -184,31 +173,25 @@ class Hosts:
             host = self._hosts[name] = Host(name, self._slots, self._rate)
         return host
 
-    def _queue(self, row: Hashable, place: int, name: str) -> None:
-        host, now = self._host(name), time.monotonic()
-        self._line.add(host, place, row, now)
-        self._ask(host)
-        self._wake(now)
-
     def _start(self, now: float) -> Hashable | None:
         """The first row that may start now, counted."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         if self._pause(now) > 0.0:
             return None
         found = self._line.pop(now)
         if found is None:
-            if self._grants.waits:
-                self._hurry.set()
+            if self._client is not None and self._grants.waits:
+                self._client.hurry()
             return None
-        host, place, row = found
+        host, row = found
         if self._line.given_up(host, now):
-            self._running[row] = None, place, 0.0
+            self._running[row] = host, None
         else:
             host.active += 1
             self._count(host, now)
             self._bytes.take(now, self._mean_bytes)
-            self._running[row] = host, place, self._mean_bytes
+            self._running[row] = host, self._mean_bytes
         self._line.update(host, now)
         return row
 
@@ -218,7 +201,7 @@ class Hosts:
 
     def _pause(self, now: float) -> float:
         """Seconds until the run's limits allow a start."""
-        if now > self._valid:
+        if self._client is not None and now > self._client.valid:
             return math.inf
         return max(self._requests.wait(now), self._bytes.wait(now))
 
@@ -235,7 +218,7 @@ class Hosts:
 
     def _wake(self, now: float) -> None:
         """Wake who has something to do: a thread per call, which calls this too when it has a row."""
-        if not self._line.rows or self._error is not None:
+        if not self._line.rows or self.error is not None:
             self._idle.notify_all()
             self._timer.notify_all()
         elif self._timed_until is None or (self._idle_threads and self._line.free(now)):
@@ -245,8 +228,8 @@ class Hosts:
 
     def _wait_to_move(self, host: Host, turn: threading.Condition, has_slot: bool, until: float) -> bool:
         while True:
-            if self._error is not None:
-                raise self._error
+            if self.error is not None:
+                raise self.error
             now = time.monotonic()
             when = math.inf
             if host.movers[0] is turn and (has_slot or host.active < host.limit):
@@ -266,9 +249,8 @@ class Hosts:
             self._line.update(host, now)
             self._wake(now)
 
-    def _hold(self, host: Host, seconds: float) -> None:
-        now = time.monotonic()
-        host.parked = max(host.parked, now + seconds)
+    def _moved(self, host: Host, now: float) -> None:
+        """What is known of a host has changed."""
         self._line.update(host, now, moved=True)
         if host.movers:
             host.movers[0].notify()
@@ -282,46 +264,29 @@ class Hosts:
                 del self._hosts[name]
 
     def _ask(self, host: Host, urgent: bool = False) -> None:
-        if self._limits is not None:
+        if self._client is not None:
             self._grants.add(host, urgent)
-            self._hurry.set()
+            self._client.hurry()
 
-    def _exchange(self) -> None:
-        """Thread that talks to the limiter."""
-        assert self._limits is not None
-        while not self._closed:
-            self._hurry.clear()
-            try:
-                seconds = self._exchange_once(self._limits)
-            except Exception as error:  # noqa: BLE001 - after a bug, too, the other threads would wait forever
-                with self._lock:
-                    self._error = error
-                    self._wake_all()
-                return
-            time.sleep(HURRY_SECONDS)
-            self._hurry.wait(seconds - HURRY_SECONDS)
+    # --- in the thread of the limiter's client ---
 
-    def _exchange_once(self, limits: Limits) -> float:
-        """Returns seconds until the next exchange."""
-        began = time.monotonic()
+    def _ask_limiter(self) -> dict[str, Any]:
         with self._lock:
             busy = bool(self._line.rows or self._running)
-            message = self._grants.report(began, busy)
-        answer = limits.exchange(message)
-        with self._lock:
-            self._apply(answer, began)
-        return answer["seconds"] if busy else IDLE_SECONDS
+            asks = {rate: {"holds": share or 0.0, "needs": int(busy)} for rate, share in self._shares.items()}
+            return {"busy": busy, "asks": asks | self._grants.asks(time.monotonic())}
 
-    def _apply(self, answer: Mapping[str, Any], began: float) -> None:
-        now = time.monotonic()
-        self._valid = began + VALID_SECONDS
-        self._requests.change(answer["requests"], now)
-        self._bytes.change(answer["bytes"], now)
-        for host in self._grants.apply(answer["grant"], now):
-            self._line.update(host, now, moved=True)
-        for name, seconds in answer["park"].items():
-            self._hold(self._host(name), seconds)
-        self._wake_all()
+    def _heard(self, answer: Mapping[str, Any] | None) -> None:
+        with self._lock:
+            now = time.monotonic()
+            shares = dict(answer["shares"]) if answer is not None else {}
+            for rate, pace in zip(RATES, self._paces, strict=True):
+                self._shares[rate] = shares.pop(rate, [self._shares[rate]])[0]
+                pace.change(self._shares[rate], now)
+            seats = {name.removeprefix(PREFIX): share for name, share in shares.items()}
+            for host in self._grants.heard(seats, now):
+                self._line.update(host, now, moved=True)
+            self._wake_all()
 
     def _wake_all(self) -> None:
         """Each waiting thread looks again."""

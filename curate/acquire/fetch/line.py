@@ -25,13 +25,15 @@ class Host:
         "granted",
         "limit",
         "listed",
-        "lowered",
         "movers",
         "name",
         "pace",
         "parked",
+        "rests",
         "rows",
         "stamp",
+        "told",
+        "until",
     )
 
     def __init__(self, name: str, limit: int, rate: float | None) -> None:
@@ -46,8 +48,12 @@ class Host:
         """No start before this time."""
         self.stamp = 0
         """Stamp of its entry in one of the heaps; others are stale. Even: it has none."""
-        self.listed = self.asked = self.granted = self.lowered = False
-        """State at the limiter: to be asked for, asked for, held; told a lower limit and yet to confirm it."""
+        self.listed = self.asked = self.granted = False
+        """State at the limiter: to be asked for, asked for, held."""
+        self.told, self.rests = 0, 0.0
+        """What the limiter knows: how many requests at once this runner may make, and `parked`."""
+        self.until = math.inf
+        """When the runner gives it back."""
 
     @property
     def unused(self) -> bool:
@@ -70,12 +76,8 @@ class Line:
         """(when, place of the first row, stamp, host)"""
 
     def add(self, host: Host, place: int, row: Hashable, now: float) -> None:
-        """A row joins, before those of the host that are later in the list."""
-        if host.rows and place < host.rows[0][0]:
-            host.rows.appendleft((place, row))
-            host.stamp += host.stamp % 2
-        else:
-            host.rows.append((place, row))
+        """A row joins, after those of the host that are earlier in the list."""
+        host.rows.append((place, row))
         self.rows += 1
         self.update(host, now)
 
@@ -95,17 +97,16 @@ class Line:
         else:
             heappush(self._timed, (when, place, host.stamp, host))
 
-    def pop(self, now: float) -> tuple[Host, int, Hashable] | None:
-        """(host, place, row) of the first row that may start."""
+    def pop(self, now: float) -> tuple[Host, Hashable] | None:
+        """The first row that may start, and its host."""
         while self.free(now):
             _, stamp, host = heappop(self._free)
             if stamp != host.stamp:
                 continue
             host.stamp += 1
             if self._when(host, now) <= now:
-                place, row = host.rows.popleft()
                 self.rows -= 1
-                return host, place, row
+                return host, host.rows.popleft()[1]
             self.update(host, now)
         return None
 

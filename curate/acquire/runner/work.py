@@ -27,7 +27,6 @@ from curate.acquire.fetch.fetch import Fetched, Fetcher
 from curate.acquire.fetch.hosts import Hosts
 from curate.acquire.fetch.settings import FetchSettings
 from curate.acquire.runner.pixels import Image, resizer_of
-from curate.core.limits import Limits, LimitSettings
 
 VERSION = "1.47.0"
 SIGNATURES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -75,7 +74,7 @@ class Work:
         check_img2dataset()
         cv2.setNumThreads(1)
         self.settings, self.spool, self.send, self.fail = settings, spool, send, fail
-        self.hosts = Hosts(settings, Limits(limiter, LimitSettings.of(settings)) if limiter else None)
+        self.hosts = Hosts(settings, limiter)
         self.fetcher = Fetcher(FetchSettings.of(settings), self.hosts.park)
         self.resizer = resizer_of(settings, spool)
         downloader.download_image_with_retry = self.fetch
@@ -144,17 +143,14 @@ class Work:
         """The key of a row that may start now. There is one for each call of `fetch`."""
         with contextlib.suppress(IndexError):
             return self.hostless.pop()
-        while True:
-            key: int = self.hosts.next()
-            if not 0.0 < self.hosts.parked(self.hosts_of[key]) <= self.settings["deadline_seconds"]:
-                return key
-            self.hosts.later(key, self.hosts_of[key])  # parked in this moment
+        key: int = self.hosts.next()
+        return key
 
     def _fetched(self, key: int) -> Fetched:
         row, host = self.rows[key], self.hosts_of[key]
         if not host:
             return self.fetcher.fetch(row["url"])
-        if seconds := self.hosts.parked(host):
+        if seconds := self.hosts.parked(key):
             fetched = Fetched(CODES["parked"][0], "parked", f"for {seconds:.0f} s", b"", "", "", host, 0, 0.0, 0)
         else:
             move = partial(self.hosts.move, key)

@@ -35,7 +35,7 @@ class Portion:
     only: Container[str] | None = None
     """Source ids to read, in a later generation of the portion or a canary run; None: all. The engine drops others."""
     limiter: dict[str, Any] | None = None
-    """Where the run's limiter answers, for a source with `limited`: see `core.limits.Limits`."""
+    """Where the run's limiter answers, for a source with `limited`: see `core.shares.ShareClient`."""
     stopped: Callable[[], bool] = _never
     """Whether the run is stopping, for a source whose portions take long. A source that asks is not considered hung."""
     received: Callable[[int, str, str, int], None] = _ignored

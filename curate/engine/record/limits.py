@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from curate.core import shares
 from curate.core.errors import InputError
 from curate.core.store.storage import Storage
 
@@ -63,23 +64,11 @@ def check(run: RunRecord, limits: Mapping[str, Any]) -> None:
         )
 
 
-class Changes:
-    """Applies changed limits to a run, in its driver."""
-
-    def __init__(self, workers: Scheduler, spending: Spending) -> None:
-        self._workers, self._spending = workers, spending
-        self._rates: dict[str, Any] = {}
-        self._endpoints: dict[str, Any] = {}
-
-    def apply(self, changed: Mapping[str, Any]) -> None:
-        """Apply what differs from the last call. Limits wait for the run's limiter, which the first use starts."""
-        self._spending.set(**{name: changed[name] for name in CEILINGS if name in changed})
-        rates = {name: changed[name] for name in RATES if name in changed}
-        if rates != self._rates and self._workers.has_limiter:
-            self._workers.limiter.set(**rates)
-            self._rates = rates
-        endpoints = changed.get(ENDPOINTS, {})
-        if endpoints != self._endpoints and self._workers.has_limiter:
-            for name, of_endpoint in endpoints.items():
-                self._workers.limiter.set_endpoint(name, **of_endpoint)
-            self._endpoints = endpoints
+def apply(changed: Mapping[str, Any], workers: Scheduler, spending: Spending) -> None:
+    """Apply changed limits to a run, in its driver. Those of downloads and endpoints wait for the run's limiter, which
+    the first use starts."""
+    spending.set(**{name: changed[name] for name in CEILINGS if name in changed})
+    if workers.has_limiter:
+        workers.limiter.set(**{name: changed[name] for name in RATES if name in changed})
+        for name, limits in changed.get(ENDPOINTS, {}).items():
+            workers.limiter.set(shares.ENDPOINTS + name, **limits)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from curate.core.spend import Spend
-from curate.engine.requests.allowance import Cost
 from curate.engine.requests.breaker import Breaker
 from curate.engine.requests.deadline import Deadline
+from curate.engine.requests.share import Cost
 
 
 class BudgetUsedUpError(Exception):

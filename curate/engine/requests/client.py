@@ -23,8 +23,8 @@ import tenacity
 from curate.core.contracts import AsyncMap, NoAnswer
 from curate.core.endpoints import Endpoint
 from curate.core.errors import CurateError, Reject
-from curate.core.limits import LimiterGoneError
 from curate.core.nouns.facts import DONE, ERROR, UNUSABLE
+from curate.core.shares import LimiterGoneError
 from curate.core.spend import Spend, combined
 from curate.engine.requests import costs, http
 from curate.engine.requests.asking import Asking, BudgetUsedUpError
@@ -107,7 +107,7 @@ class Session:
     def reconnect(self) -> None:
         """Connect the pools to the limiter again if it was gone."""
         for pool in self.pools.values():
-            pool.allowance.join()
+            pool.share.join()
 
     async def close(self) -> None:
         pools, self.pools = self.pools, {}
@@ -276,7 +276,7 @@ class Requester:
     def close(self) -> None:
         """Returns once the run's limiter knows what the answers cost, so that it knows no less than the unit's task."""
         for pool in list(self._session.pools.values()):
-            pool.allowance.report()
+            pool.share.report()
         self._loop.call_soon_threadsafe(self._leave)
 
     def _leave(self) -> None:

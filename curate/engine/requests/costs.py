@@ -10,7 +10,7 @@ from typing import Any
 
 from curate.core.endpoints import Endpoint
 from curate.core.spend import ESTIMATES, Spend
-from curate.engine.requests.allowance import Cost
+from curate.engine.requests.share import Cost
 
 CHARACTERS_PER_TOKEN = 4
 IMAGE_TOKENS = 500

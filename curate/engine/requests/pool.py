@@ -26,9 +26,9 @@ from curate.core.endpoints import Endpoint
 from curate.core.errors import CurateError
 from curate.core.spend import Spend
 from curate.engine.requests import costs
-from curate.engine.requests.allowance import Allowance, Ticket
 from curate.engine.requests.asking import Asking, BudgetUsedUpError, SuspectError, Url
 from curate.engine.requests.http import UNKNOWN_MODEL, RefusedError, Retryable, backoff, post
+from curate.engine.requests.share import EndpointShare, Ticket
 from curate.engine.requests.window import Window
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Pool:
         self.name, self.endpoint, self.users = name, endpoint, 0
         self.urls = [Url(base) for base in endpoint.base_urls] or [Url("")]
         self.window = Window(1)
-        self.allowance = Allowance(name, endpoint, limiter, self._wake)
+        self.share = EndpointShare(name, endpoint, limiter, self._wake)
         self._loop = loop
         self._headers: dict[str, str] = {}
         self._http: aiohttp.ClientSession | None = None
@@ -95,13 +95,13 @@ class Pool:
                 self._server = servers.join(self.name, self.endpoint)
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)  # the window bounds it
             self._http = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-        self.allowance.join()
+        self.share.join()
 
     async def leave(self) -> None:
         self.users -= 1
         if self.users:
             return
-        self.allowance.close()
+        self.share.close()
         http, server, self._http, self._server = self._http, self._server, None, None
         if server is not None:
             server.leave()
@@ -139,7 +139,7 @@ class Pool:
     def _wait_for(self, asking: Asking, more: int) -> None:
         self._waiting += more
         asking.owner.waiting += more
-        self.allowance.want(self._waiting)
+        self.share.want(min(self._waiting, self.window.limit))
 
     async def _attempt_alone(self, asking: Asking) -> Any:
         try:
@@ -181,7 +181,7 @@ class Pool:
             self._end(asking, url, ticket, spend)
 
     async def _start(self, asking: Asking) -> tuple[Url, Ticket, int]:
-        """Wait until the request may start; its URL, and what the allowance and the window know it by."""
+        """Wait until the request may start; its URL, and what the share and the window know it by."""
         async with self._turn:
             while True:
                 self._changed.clear()
@@ -195,22 +195,22 @@ class Pool:
             url.breaker.started(asking)
             url.in_flight += 1
             self._wait_for(asking, -1)
-            return url, self.allowance.start(asking.guess), self.window.begin()
+            return url, self.share.start(asking.guess), self.window.begin()
 
     def _end(self, asking: Asking, url: Url, ticket: Ticket, spend: Spend) -> None:
         url.in_flight -= 1
         asking.owner.ended += 1
         asking.spend += spend
-        self.allowance.settle(ticket, spend)
+        self.share.settle(ticket, spend)
         self._wait_for(asking, 1)
         self._changed.set()
 
     async def _look(self, asking: Asking) -> tuple[float, Url | None]:
         """The URL to ask now; or None, and the seconds until the next look (infinite: when `_changed` is set)."""
-        if self.allowance.over:
-            raise BudgetUsedUpError(self.allowance.over)
-        if self.allowance.error is not None:
-            raise self.allowance.error
+        if self.share.over:
+            raise BudgetUsedUpError("a ceiling of the run is used up")
+        if self.share.error is not None:
+            raise self.share.error
         patience = self._patience_left()
         if not self.window.free:
             return patience, None
@@ -221,7 +221,7 @@ class Pool:
         if asking.deaths and not asking.alone:
             raise SuspectError
         wait, url = self._choose(asking)
-        wait = max(wait, self.allowance.wait(asking.guess)) if url is not None else wait
+        wait = max(wait, self.share.wait(asking.guess)) if url is not None else wait
         return (0.0, url) if not wait else (min(wait, patience), None)
 
     def _move(self, base: str) -> None:

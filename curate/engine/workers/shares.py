@@ -1,13 +1,17 @@
-"""How the limits of a stage are dealt to its clients. No threads, no clock; curate/core/limits.py has the messages.
+"""How the limits of a run are dealt to its clients. No threads, no clock; curate/core/shares.py has the messages.
 
-A host belongs to those who want it. If its limits are enough for all of them (one request at once and one per second
-for each), each has an equal part. Otherwise as many hold it as the limits are enough for, and the others wait in line;
-one who has held it for HOLD_SECONDS while others wait gives it back. A part is raised only by what others have
-confirmed to have given up, so at no time do the parts add up to more than the limit.
+The shares of a limit never add up to more than the limit. The dealer raises a client's share only by what the limit has
+left, after other clients have confirmed that they use less.
 
-In any T seconds a host gets at most k + rate * (T + SLACK_SECONDS) requests, where at most k clients hold it at once;
-SLACK_SECONDS is in curate/core/pace.py. This also holds while a host goes from one client to the next, because
-a client returns it with the time of the next start.
+The dealer divides a rate equally among all clients that need some. It divides seats, the requests at once to a host,
+equally among as many clients as there are seats. Further clients wait in line. While some wait, a client that has held
+its seats for HOLD_SECONDS gives them back and goes to the end of the line. A host with a rate has one seat: the client
+that has it keeps to the rate. When this client gives the host back, it says when the next request may start. So in any
+T seconds such a host gets at most 1 + rate * (T + SLACK_SECONDS) requests (curate/core/pace.py).
+
+The dealer divides what is left of a ceiling. A client reserves in its share the most that a request may cost, and only
+then sends the request. What the request did not cost is free for later ones. A client that is gone may have spent its
+whole share.
 """
 
 from __future__ import annotations
@@ -15,276 +19,261 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from itertools import islice
 from typing import Any
 
-from curate.core.limits import LimitSettings
+from curate.core.spend import Spend
 
 HOLD_SECONDS = 3.0
-"""How long a client may keep a host that others wait for."""
+"""How long a client may keep a seat that others wait for."""
 HOLD_EXCHANGES = 10
-"""A host is held for at least this many exchanges: going to another client takes one or two."""
-PARK_SECONDS = 86400.0
-"""A host is parked for no longer."""
+"""It keeps the seat for at least this many exchanges: going to another client takes one or two."""
+REST_SECONDS = 86400.0
+"""A host rests for no longer."""
 EXCHANGE_SECONDS = 0.1
 """Between two exchanges of a client that is busy."""
 EXCHANGES_PER_SECOND = 500.0
-"""Most that the clients of a room make together: more clients exchange less often."""
+"""Most that all clients make together: more clients exchange less often."""
+CEILINGS = ("max_tokens", "max_dollars")
+"""Limits of the run, in every room."""
+KEPT = 1000
+"""The dealer forgets unused hosts when their number exceeds this one and twice that of the hosts in use before."""
 
 
-class Deal:
-    """A limit of the run, per second, dealt in equal parts to the clients that are busy. When it is lowered, a client
-    uses its earlier part until its next exchange."""
+@dataclass(slots=True)
+class Claim:
+    """What a client holds of a limit, and what more it needs."""
 
-    def __init__(self, limit: float | None) -> None:
-        self.limit = limit
-        self._told: dict[int, float] = {}
-        self._used: dict[int, float] = {}
-        """What each may be using: the greater of its last two parts, until its next exchange."""
+    needs: float = 0.0
+    holds: float = 0.0
+    """The most that it may use, by its last message."""
+    used: float = 0.0
+    """The part of `holds` that is spent."""
+    least: float = 0.0
+    """The smallest share that it can use."""
+    share: float | None = 0.0
+    """By the last answer. None: no limit."""
+    since: float = math.inf
+    until: float = math.inf
+    """The time in which it has a seat, by the last answer."""
+    rests: float = 0.0
+    """`rests` of the limit, by the last answer."""
 
-    def part(self, client: int, wants: bool, busy: int) -> float | None:
-        """What a client may use from now on, of `busy` that want some."""
-        before = self._told.get(client, 0.0)
-        self.leave(client)
+    @property
+    def using(self) -> float:
+        return max(self.holds, self.share or 0.0)
+
+
+class Limit:
+    """A rate, or seats."""
+
+    def __init__(self, limit: float | None = None, seats: int | None = None, pause: float = 0.0) -> None:
+        self.limit, self.seats, self.pause = limit, seats, pause
+        self.claims: dict[str, Claim] = {}
+        """Client -> its claim. Claims with needs are in the order in which the clients first asked."""
+        self.rests = 0.0
+        """No client uses it before this time."""
+
+    def ask(self, client: str, ask: Mapping[str, float], now: float) -> None:
+        claim = self.claims.setdefault(client, Claim())
+        before, claim.needs, claim.holds = claim.needs, ask["needs"], ask["holds"]
+        if claim.share is not None:
+            claim.share = min(claim.share, claim.holds)
+        if wait := min(ask.get("wait", 0.0), REST_SECONDS):
+            claim.rests = now + wait
+            self.rests = max(self.rests, claim.rests)
+        if claim.needs and not before:
+            self.claims[client] = self.claims.pop(client)
+            claim.since = claim.until = math.inf
+        elif not (claim.needs or claim.holds):
+            del self.claims[client]
+
+    def leave(self, client: str, now: float) -> None:
+        """A client is gone, and its requests with it. When it made the last one is not known."""
+        if self.claims.pop(client).using:
+            self.rests = max(self.rests, now + self.pause)
+
+    def deal(self, client: str, now: float, hold: float) -> list[float | None] | None:
+        """A client's entry in `shares` of the answer; None if nothing has changed."""
+        if (claim := self.claims.get(client)) is None:
+            return None
+        before = (claim.share, claim.until, claim.rests)
+        claim.holds = claim.using  # until it confirms a lower share
+        claim.share, claim.rests = self._share(client), max(claim.rests, self.rests)
+        if claim.share and claim.since == math.inf:
+            claim.since = max(now, self.rests)
+        if claim.until == math.inf and client in self._leaving():
+            claim.until = max(now, claim.since + hold)
+        if (claim.share, claim.until, claim.rests) == before:
+            return None
+        return [claim.share, None if claim.until == math.inf else claim.until - now, max(0.0, self.rests - now)]
+
+    def seated(self, turns: int = 1) -> list[str]:
+        """The clients that share it, as many as there are seats; or those and the next in line."""
+        needing = (client for client, claim in self.claims.items() if claim.needs)
+        return list(islice(needing, self.seats and turns * self.seats))
+
+    def _leaving(self) -> list[str]:
+        """The clients whose seats others wait for."""
+        if self.seats is None:
+            return []
+        waiting = len(self.seated(2)) - self.seats
+        return [client for client in self.seated() if self.claims[client].share][: max(0, waiting)]
+
+    def _share(self, client: str) -> float | None:
+        seated = self.seated()
+        if self.limit is None or client not in seated:
+            return None if self.limit is None else 0.0
+        place, count = seated.index(client), len(seated)
+        whole = self.seats is not None
+        part = self.limit // count + (place < self.limit % count) if whole else self.limit / count
+        others = sum(claim.using for other, claim in self.claims.items() if other != client)
+        return max(0.0, min(part, self.limit - others))
+
+
+class Ceiling(Limit):
+    """A limit of what is spent in all."""
+
+    def ask(self, client: str, ask: Mapping[str, float], now: float) -> None:
+        claim = self.claims.setdefault(client, Claim())
+        claim.needs, claim.holds, claim.used, claim.least = (ask[name] for name in ("needs", "holds", "used", "least"))
+        claim.share = None if claim.share is None else claim.holds
+
+    def leave(self, client: str, now: float) -> None:
+        """A client is gone. It may have spent its share; if it connects again, it says what it spent."""
+        claim = self.claims[client]
+        claim.needs, claim.used = 0.0, claim.using
+
+    def over(self, client: str) -> bool:
+        """Whether a client can begin nothing, not even after all requests in flight have ended."""
+        claim = self.claims[client]
+        if self.limit is None or not claim.needs or claim.using > claim.holds:
+            return False
+        return self._left() < claim.least and all(one.using <= one.used for one in self.claims.values())
+
+    def _left(self) -> float:
+        """Negative after the ceiling was lowered below the sum of the shares."""
+        assert self.limit is not None
+        return self.limit - sum(claim.using for claim in self.claims.values())
+
+    def _share(self, client: str) -> float | None:
         if self.limit is None:
             return None
-        part = max(0.0, min(self.limit / busy, self.limit - sum(self._used.values()))) if wants else 0.0
-        self._told[client] = part
-        self._used[client] = max(before, part)
-        return part
-
-    def leave(self, client: int) -> None:
-        self._told.pop(client, None)
-        self._used.pop(client, None)
+        claim, left = self.claims[client], self._left()
+        if not claim.needs or left < claim.least:
+            return max(0.0, claim.holds + min(0.0, left))
+        return claim.holds + min(claim.needs, max(claim.least, left / len(self.seated())))
 
 
-@dataclass(slots=True)
-class Part:
-    """What a client holds of a host. Rates may be infinite."""
+@dataclass
+class Holder:
+    """A client of a room."""
 
-    since: float
-    slots: int
-    rate: float
-    used_slots: int
-    """What it may be using: more than `slots` until it confirms that number."""
-    used_rate: float
-    leaving: bool = False
-
-
-@dataclass(slots=True)
-class HostState:
-    parts: dict[int, Part] = field(default_factory=dict)
-    """In order of grant."""
-    line: dict[int, None] = field(default_factory=dict)
-    """Clients that wait for it, in order."""
-    due: float = 0.0
-    """When the client that gets it next may start."""
-    resting: list[tuple[float, float]] = field(default_factory=list)
-    """(until, rate): rates that clients have returned, but not before these times."""
-    parked: float = 0.0
-    review: float = math.inf
-    """When to look at it again."""
-
-
-@dataclass(slots=True)
-class Client:
-    busy: bool = False
-    hosts: set[str] = field(default_factory=set)
-    """That it holds or waits for."""
+    room: str
+    connection: int = 0
+    """The number of its connection; 0: the client is gone."""
     changed: set[str] = field(default_factory=set)
-    """Hosts about which there may be something new for it."""
-    parks: set[str] = field(default_factory=set)
+    """Limits of which its share may have changed."""
+    spent: Spend = field(default_factory=Spend)
+    lost: Spend = field(default_factory=Spend)
 
 
-class Room:
-    """The clients of one stage. `hold` and `exchange_seconds`: shorter in tests."""
+class Dealer:
+    """The limits of a run, and their clients. `hold` and `exchange_seconds`: shorter in tests."""
 
-    def __init__(
-        self, settings: LimitSettings, hold: float = HOLD_SECONDS, exchange_seconds: float = EXCHANGE_SECONDS
-    ) -> None:
-        self._slots = settings.host_connections
-        self._rate = settings.host_rate or math.inf
-        self._seats = self._slots if self._rate == math.inf else min(self._slots, max(1, int(self._rate)))
-        """How many clients can hold a host."""
-        self._least_rate = self._rate / self._seats * (1.0 - 1e-9)
-        self._hold = hold
-        self._exchange_seconds = exchange_seconds
-        self.requests = Deal(settings.requests_per_second)
-        self.bytes = Deal(settings.bytes_per_second)
-        self._clients: dict[int, Client] = {}
-        self._busy = 0
-        self._hosts: dict[str, HostState] = {}
-        self._reviews: list[tuple[float, str]] = []
-        self._joined = 0
+    def __init__(self, hold: float = HOLD_SECONDS, exchange_seconds: float = EXCHANGE_SECONDS) -> None:
+        self._hold, self._exchange_seconds = hold, exchange_seconds
+        self._ceilings = {name: Ceiling() for name in CEILINGS}
+        self.limits: dict[tuple[str, str], Limit] = {("", name): one for name, one in self._ceilings.items()}
+        """(room, name) -> limit. Ceilings have no room."""
+        self._kept = 0
+        self._described: dict[tuple[str, str], Mapping[str, Any]] = {}
+        """(room, name) -> limit, as the first client of the room described it."""
+        self._set: dict[tuple[str | None, str], float | None] = {}
+        """(room, name) -> limit that was changed; room None: in every room."""
+        self._holders: dict[str, Holder] = {}
+        self._connections = 0
 
-    def join(self) -> int:
-        self._joined += 1
-        self._clients[self._joined] = Client()
-        return self._joined
+    def join(self, opening: Mapping[str, Any]) -> tuple[str, int]:
+        """The first message of a client; returns its name and the number of its connection."""
+        self._connections += 1
+        client, room = opening["client"], opening["room"]
+        self._holders.setdefault(client, Holder(room)).connection = self._connections
+        for name, limit in opening["limits"].items():
+            self._described.setdefault((room, name), limit)
+        return client, self._connections
 
-    def leave(self, client: int, now: float) -> None:
-        """A client is gone, and its requests with it; when it made the last ones is not known."""
-        me = self._clients.pop(client)
-        self._busy -= me.busy
-        self.requests.leave(client)
-        self.bytes.leave(client)
-        for name in me.hosts:
-            host = self._hosts[name]
-            host.line.pop(client, None)
-            if (part := host.parts.get(client)) is not None:
-                self._rest(name, host, part.used_rate, 1.0 / part.used_rate if part.used_rate else 0.0, now)
-                del host.parts[client]
-            self._deal(name, host, now)
+    def leave(self, client: str, connection: int, now: float) -> None:
+        me = self._holders[client]
+        if me.connection != connection:
+            return  # it has connected again
+        me.connection = 0
+        for name, limit in [(name, limit) for (_, name), limit in self.limits.items() if client in limit.claims]:
+            limit.leave(client, now)
+            self._mark(name, limit, now)
+        if not me.spent and not me.lost:
+            del self._holders[client]
 
-    def exchange(self, client: int, message: Mapping[str, Any], now: float) -> dict[str, Any]:
+    def exchange(self, client: str, message: Mapping[str, Any], now: float) -> dict[str, Any]:
         """The answer to a client's message."""
-        while self._reviews and self._reviews[0][0] <= now:
-            self._review(heappop(self._reviews)[1], now)
-        me = self._clients[client]
-        self._busy += message["busy"] - me.busy
-        me.busy = message["busy"]
-        for name, wait in message["left"].items():
-            self._returned(client, name, wait, now)
-        for name, (slots, wait) in message["held"].items():
-            self._confirmed(client, name, slots, wait, now)
-        for name, seconds in message["park"].items():
-            self._park(client, name, seconds, now)
-        for name in message["want"]:
-            self._wanted(client, name, now)
-        grants = {name: told for name in sorted(me.changed) if (told := self._tell(client, name, now))}
-        parks = {name: self._hosts[name].parked - now for name in me.parks if name in self._hosts}
-        me.changed, me.parks = set(), set()
+        me, asks = self._holders[client], message["asks"]
+        self._forget(now)
+        for name, ask in asks.items():
+            limit = self._limit(me.room, name)
+            limit.ask(client, ask, now)
+            self._mark(name, limit, now)
+        if "spent" in message:
+            me.spent, me.lost = Spend.from_json(message["spent"]), Spend.from_json(message["lost"])
+        hold = max(self._hold, HOLD_EXCHANGES * self._interval)
+        names = [*asks, *sorted(me.changed - asks.keys())]
+        shares = {name: self._limit(me.room, name).deal(client, now, hold) for name in names}
+        me.changed = set()
         return {
-            "grant": grants,
-            "park": parks,
-            "requests": self.requests.part(client, me.busy, max(1, self._busy)),
-            "bytes": self.bytes.part(client, me.busy, max(1, self._busy)),
+            "shares": {name: share for name, share in shares.items() if share is not None},
+            "over": any(ceiling.over(client) for name, ceiling in self._ceilings.items() if name in asks),
             "seconds": self._interval,
         }
 
+    def set(self, room: str | None = None, **limits: float | None) -> None:
+        """Change limits (None: no limit), in one room or in every room, now and for clients to come."""
+        for name, limit in limits.items():
+            if (room, name) in self._set and self._set[room, name] == limit:
+                continue
+            self._set[room, name] = limit
+            for (where, known), one in self.limits.items():
+                if known == name and room in (None, where):
+                    one.limit = limit
+
+    def spent(self) -> dict[str, Spend]:
+        """By room, as far as clients have reported it. Requests in flight of a client that is gone are an estimate."""
+        found: dict[str, Spend] = {}
+        for one in self._holders.values():
+            if one.spent or one.lost:
+                spent = one.spent if one.connection else one.spent + one.lost
+                found[one.room] = found.get(one.room, Spend()) + spent
+        return found
+
     @property
     def _interval(self) -> float:
-        return max(self._exchange_seconds, len(self._clients) / EXCHANGES_PER_SECOND)
+        connected = sum(1 for one in self._holders.values() if one.connection)
+        return max(self._exchange_seconds, connected / EXCHANGES_PER_SECOND)
 
-    def set(self, **limits: float | None) -> None:
-        """Change limits of the run; a missing one stays."""
-        self.requests.limit = limits.get("requests_per_second", self.requests.limit)
-        self.bytes.limit = limits.get("bytes_per_second", self.bytes.limit)
+    def _limit(self, room: str, name: str) -> Limit:
+        place = ("" if name in CEILINGS else room, name)
+        if place not in self.limits:
+            made = self.limits[place] = Limit(**self._described[room, name.partition("/")[0]])
+            made.limit = self._set.get(place, self._set.get((None, name), made.limit))
+        return self.limits[place]
 
-    @property
-    def known_hosts(self) -> int:
-        return len(self._hosts)
+    def _mark(self, name: str, limit: Limit, now: float) -> None:
+        """Seats have changed: the next exchange of each other client looks at its share again."""
+        if limit.seats is not None:
+            for client in limit.claims if limit.rests > now else limit.seated():
+                self._holders[client].changed.add(name)
 
-    def _wanted(self, client: int, name: str, now: float) -> None:
-        host = self._hosts.setdefault(name, HostState())
-        host.line[client] = None
-        me = self._clients[client]
-        me.hosts.add(name)
-        if host.parked > now:
-            me.parks.add(name)
-        self._deal(name, host, now)
-
-    def _returned(self, client: int, name: str, wait: float, now: float) -> None:
-        host = self._hosts[name]
-        self._rest(name, host, host.parts[client].used_rate, wait, now)
-        del host.parts[client]
-        self._clients[client].hosts.discard(name)
-        self._deal(name, host, now)
-
-    def _confirmed(self, client: int, name: str, slots: int, wait: float, now: float) -> None:
-        """A client uses no more than `slots`, and no higher rate than it was last given."""
-        host = self._hosts[name]
-        part = host.parts[client]
-        if not part.rate:
-            self._rest(name, host, part.used_rate, wait, now)
-        part.used_slots, part.used_rate = slots, part.rate
-        self._deal(name, host, now)
-
-    def _rest(self, name: str, host: HostState, rate: float, wait: float, now: float) -> None:
-        """A client that holds a host starts no more requests; its next one would have come after `wait` seconds. Until
-        then no client gets its rate."""
-        if wait and rate and len(host.parts) > 1:
-            host.resting.append((now + wait, rate))
-        else:
-            host.due = max(host.due, now + wait)
-
-    def _park(self, client: int, name: str, seconds: float, now: float) -> None:
-        host = self._hosts.setdefault(name, HostState())
-        host.parked = max(host.parked, now + min(seconds, PARK_SECONDS))
-        for other in (*host.parts, *host.line):
-            if other != client:
-                self._clients[other].parks.add(name)
-        self._deal(name, host, now)
-
-    def _coming(self, host: HostState) -> list[int]:
-        """Clients in line for whom there is room."""
-        staying = sum(not part.leaving for part in host.parts.values())
-        return list(islice(host.line, max(0, self._seats - staying)))
-
-    def _deal(self, name: str, host: HostState, now: float) -> None:
-        """Decide who leaves, and whom to tell."""
-        coming = self._coming(host)
-        waiting = len(host.line) - len(coming)
-        hold = max(self._hold, HOLD_EXCHANGES * self._interval)
-        if waiting:
-            staying = [part for part in host.parts.values() if not part.leaving]
-            for part in staying[:waiting]:
-                part.leaving = part.since + hold <= now
-            coming = self._coming(host)
-            longest = min((part.since for part in staying if not part.leaving), default=math.inf)
-            self._look_again(name, host, longest + hold)
-        for client in (*host.parts, *coming):
-            self._clients[client].changed.add(name)
-        host.resting = [one for one in host.resting if one[0] > now]
-        self._look_again(name, host, min((until for until, _ in host.resting), default=math.inf))
-        if not host.parts and not host.line:
-            self._look_again(name, host, max(host.due, host.parked, now))
-
-    def _look_again(self, name: str, host: HostState, when: float) -> None:
-        if when < host.review:
-            host.review = when
-            heappush(self._reviews, (when, name))
-
-    def _review(self, name: str, now: float) -> None:
-        host = self._hosts.get(name)
-        if host is None or host.review > now:
-            return
-        host.review = math.inf
-        if host.parts or host.line or max(host.due, host.parked) > now:
-            self._deal(name, host, now)
-        else:
-            del self._hosts[name]
-
-    def _tell(self, client: int, name: str, now: float) -> list[float | None] | None:
-        """What a client has to know about a host, if anything: a grant, or a new part."""
-        host = self._hosts[name]
-        part = host.parts.get(client)
-        slots, rate = self._part(host, client)
-        if part is None:
-            if not slots or rate < self._least_rate:  # the others have yet to confirm lower parts
-                return None
-            del host.line[client]
-            wait = max(0.0, host.due - now)
-            host.parts[client] = Part(now + wait, slots, rate, slots, rate)
-        else:
-            if slots == part.slots and math.isclose(rate, part.rate):
-                return None
-            part.slots, part.used_slots = slots, max(slots, part.used_slots)
-            part.rate, part.used_rate = rate, max(rate, part.used_rate)
-            wait = 0.0
-        return [slots, None if rate == math.inf else rate, wait]
-
-    def _part(self, host: HostState, client: int) -> tuple[int, float]:
-        """A client's part of a host: an equal one, as far as the others use no more than theirs."""
-        holders = [one for one, part in host.parts.items() if not part.leaving] + self._coming(host)
-        if client not in holders:
-            return 0, 0.0
-        place, count = holders.index(client), len(holders)
-        others = [part for one, part in host.parts.items() if one != client]
-        free = self._slots - sum(part.used_slots for part in others)
-        slots = min(self._slots // count + (place < self._slots % count), free)
-        if self._rate == math.inf:
-            return slots, math.inf
-        used = sum(part.used_rate for part in others) + sum(rate for _, rate in host.resting)
-        return slots, max(0.0, min(self._rate / count, self._rate - used))
+    def _forget(self, now: float) -> None:
+        """Drop hosts that no client asks for."""
+        if len(self.limits) > 2 * self._kept + KEPT:
+            limits = self.limits.items()
+            self.limits = {place: one for place, one in limits if one.claims or one.rests > now or not one.seats}
+            self._kept = len(self.limits)

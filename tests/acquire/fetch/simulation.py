@@ -14,10 +14,9 @@ from heapq import heappop, heappush
 from itertools import count
 from random import Random
 
-from curate.acquire.fetch.grants import Grants
+from curate.acquire.fetch.grants import PREFIX, Grants
 from curate.acquire.fetch.line import Host, Line
-from curate.core.limits import LimitSettings
-from curate.engine.workers.shares import Room
+from curate.engine.workers.shares import Dealer
 
 PATIENCE = 60.0
 TICK_SECONDS = 1e-6
@@ -26,9 +25,10 @@ TICK_SECONDS = 1e-6
 
 @dataclass
 class World:
-    """One room. rows: of each runner, the hosts in list order."""
+    """rows: of each runner, the hosts in list order. connections, rate: limits of a host."""
 
-    settings: LimitSettings
+    connections: int
+    rate: float | None
     rows: Sequence[Sequence[str]]
     seed: int = 0
     threads: int = 4
@@ -46,7 +46,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.room = Room(self.settings, hold=1.0)
+        self.dealer = Dealer(hold=1.0)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self.runners = [Runner(self, hosts) for hosts in self.rows]
@@ -83,12 +83,15 @@ class Runner:
     when_parked: Callable[[], None] = lambda: None
 
     def join(self) -> None:
-        self.client = self.world.room.join()
-        self.grants = Grants(self.world.threads)
+        world = self.world
+        one = {"seats": world.connections} if world.rate is None else {"seats": 1, "pause": 1.0 / world.rate}
+        opening = {"client": str(id(self)), "room": "", "limits": {"host": {"limit": world.connections, **one}}}
+        self.client, self.number = world.dealer.join(opening)
+        self.grants = Grants(world.threads)
         self.line = Line(PATIENCE)
         self.hosts: dict[str, Host] = {}
         for place, name in enumerate(self.rows):
-            host = self.hosts.setdefault(name, Host(name, 0, None))
+            host = self.hosts.setdefault(name, Host(name, 0, world.rate))
             self.line.add(host, place, place, self.world.now)
             self.grants.add(host)
         self.timer = math.inf
@@ -96,22 +99,21 @@ class Runner:
 
     def send(self) -> None:
         if self.alive:
-            message = self.grants.report(self.world.now, bool(self.line.rows or self.active))
+            message = {"busy": bool(self.line.rows or self.active), "asks": self.grants.asks(self.world.now)}
             self.world.after(self.world.random.uniform(*self.world.latency_seconds), lambda: self.arrive(message))
 
     def arrive(self, message: dict) -> None:
         if self.alive:
-            answer = self.world.room.exchange(self.client, message, self.world.now)
+            answer = self.world.dealer.exchange(self.client, message, self.world.now)
             self.world.after(self.world.random.uniform(*self.world.latency_seconds), lambda: self.hear(answer))
 
     def hear(self, answer: dict) -> None:
         if not self.alive:
             return
         now = self.world.now
-        for host in self.grants.apply(answer["grant"], now):
+        seats = {name.removeprefix(PREFIX): share for name, share in answer["shares"].items()}
+        for host in self.grants.heard(seats, now):
             self.line.update(host, now, moved=True)
-        for name, seconds in answer["park"].items():
-            self.hold(name, seconds)
         self.start()
         if self.line.rows or self.active or self.grants.holds:
             self.world.after(answer["seconds"], self.send)
@@ -124,7 +126,7 @@ class Runner:
     def start(self) -> None:
         world = self.world
         while self.alive and self.active < world.threads and (found := self.line.pop(world.now)):
-            host = found[0]
+            host, _ = found
             if self.line.given_up(host, world.now):
                 self.done += 1
             else:
@@ -152,7 +154,6 @@ class Runner:
         self.done += 1
         if (seconds := self.parks.pop(host.name, None)) is not None:
             self.hold(host.name, seconds)
-            self.grants.park(host.name, seconds)
             self.when_parked()
         self.line.update(host, self.world.now)
         self.start()
@@ -162,4 +163,4 @@ class Runner:
         self.alive = False
         for host in self.hosts.values():
             self.world.active[host.name] -= host.active
-        self.world.room.leave(self.client, self.world.now)
+        self.world.dealer.leave(self.client, self.number, self.world.now)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.core.limits import LimitSettings
 from curate.core.pace import SLACK_SECONDS
 from curate.engine.workers.shares import EXCHANGE_SECONDS
 from tests.acquire.fetch.simulation import PATIENCE, World
@@ -14,15 +13,13 @@ EPSILON = 1e-6
 
 
 def assert_polite(world: World) -> None:
-    limits = world.settings
-    assert max(world.most.values(), default=0) <= limits.host_connections
-    if limits.host_rate is None:
+    assert max(world.most.values(), default=0) <= world.connections
+    if world.rate is None:
         return
-    holders = max(1, min(limits.host_connections, int(limits.host_rate), len(world.rows)))
     for host, starts in world.starts.items():
         for first, start in enumerate(starts):
             for count, last in enumerate(starts[first:], 1):
-                allowed = holders + limits.host_rate * (last - start + SLACK_SECONDS)
+                allowed = 1 + world.rate * (last - start + SLACK_SECONDS)
                 assert count <= allowed + EPSILON, (host, start, last, count)
 
 
@@ -40,7 +37,7 @@ hosts = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=30)
 def test_limits_hold_and_every_row_is_done(
     rows: list[list[str]], connections: int, rate: float | None, deaths: int, seed: int
 ) -> None:
-    world = World(LimitSettings(connections, rate), rows, seed=seed, deaths=deaths).run()
+    world = World(connections, rate, rows, seed=seed, deaths=deaths).run()
     assert_polite(world)
     for runner in world.runners:
         assert runner.done == len(runner.rows) or not runner.alive
@@ -49,7 +46,7 @@ def test_limits_hold_and_every_row_is_done(
 
 def parking(seconds: float, runners: int) -> tuple[World, float, float]:
     """(world at the end, when its first runner heard that a host is parked, when all others had)."""
-    world = World(LimitSettings(4, None), [["a", "b"] * 30] * runners, request_seconds=(0.1, 0.2))
+    world = World(4, None, [["a", "b"] * 30] * runners, request_seconds=(0.1, 0.2))
     world.runners[0].parks["a"] = seconds
     parked: list[float] = []
     world.runners[0].when_parked = lambda: parked.append(world.now)
@@ -74,7 +71,7 @@ def test_rows_of_a_host_that_is_parked_for_long_are_answered_in_every_runner() -
 
 def test_two_runners_share_a_host_and_fifty_take_turns() -> None:
     for runners, connections in ((2, 4), (50, 4), (50, 1)):
-        world = World(LimitSettings(connections, None), [["a"] * 60] * runners, request_seconds=(0.1, 0.1)).run()
+        world = World(connections, None, [["a"] * 60] * runners, request_seconds=(0.1, 0.1)).run()
         assert_polite(world)
         starts = world.starts["a"]
         assert len(starts) == 60 * runners
@@ -83,17 +80,7 @@ def test_two_runners_share_a_host_and_fifty_take_turns() -> None:
 
 
 def test_a_rate_holds_from_owner_to_owner() -> None:
-    world = World(LimitSettings(1, 2.0), [["a"] * 4] * 50, request_seconds=(0.01, 0.02)).run()
+    world = World(1, 2.0, [["a"] * 4] * 50, request_seconds=(0.01, 0.02)).run()
     assert_polite(world)
     starts = world.starts["a"]
     assert (len(starts) - 1) / (starts[-1] - starts[0]) > 0.6 * 2.0
-
-
-def test_the_limiter_forgets_hosts() -> None:
-    world = World(LimitSettings(1, 0.5), [["a", "b", "c"]] * 3).run()
-    client = world.room.join()
-    nothing = {"busy": False, "want": [], "left": {}, "held": {}, "park": {"d": 10.0}}
-    world.room.exchange(client, nothing, world.now)
-    assert 1 <= world.room.known_hosts <= 4
-    world.room.exchange(client, nothing | {"park": {}}, world.now + 10.1)
-    assert world.room.known_hosts == 0

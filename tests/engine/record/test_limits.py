@@ -25,11 +25,8 @@ class Said:
         self.has_limiter = False
         self.limiter = self
 
-    def set(self, **given: Any) -> None:
-        self.heard.append(given)
-
-    def set_endpoint(self, name: str, **given: Any) -> None:
-        self.heard.append((name, given))
+    def set(self, room: str | None = None, **given: Any) -> None:
+        self.heard.append((room, given) if room else given)
 
 
 def record(**endpoints: Any) -> RunRecord:
@@ -45,17 +42,15 @@ def test_changes_add_up(workspace: Path) -> None:
     assert found == limits.requested(storage, "one") == {"max_tokens": 5.0, "max_dollars": None, "endpoints": both}
 
 
-def test_a_driver_applies_each_change_once() -> None:
+def test_a_driver_applies_changes() -> None:
     """Limits wait until the run has a limiter: nothing needs them before."""
     workers, spending = Said(), Said()
-    changes = limits.Changes(cast(Scheduler, workers), cast(Spending, spending))
     wanted = {"bytes_per_second": 5.0, "max_dollars": 2.0, "endpoints": {"a": {"requests_per_minute": 60.0}}}
-    changes.apply(wanted)
+    limits.apply(wanted, cast(Scheduler, workers), cast(Spending, spending))
     assert workers.heard == [] and spending.heard == [{"max_dollars": 2.0}]
     workers.has_limiter = True
-    changes.apply(wanted)
-    changes.apply(wanted)
-    assert workers.heard == [{"bytes_per_second": 5.0}, ("a", {"requests_per_minute": 60.0})]
+    limits.apply(wanted, cast(Scheduler, workers), cast(Spending, spending))
+    assert workers.heard == [{"bytes_per_second": 5.0}, ("endpoints/a", {"requests_per_minute": 60.0})]
 
 
 @pytest.mark.parametrize(

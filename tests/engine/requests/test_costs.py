@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.endpoints import Endpoint
-from curate.engine.requests.allowance import Cost
 from curate.engine.requests.costs import COMPLETION_TOKENS, IMAGE_TOKENS, guess, of_answer, weight
+from curate.engine.requests.share import Cost
 
 REQUESTS = st.recursive(st.text() | st.binary(), lambda inner: st.tuples(inner, inner))
 

@@ -6,13 +6,15 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from multiprocessing import get_context
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from curate.core.endpoints import Endpoint as Described
-from curate.core.limits import LimiterGoneError
-from curate.engine.requests import allowance, costs
+from curate.core.shares import LimiterGoneError
+from curate.engine.requests import costs, share
 from curate.engine.requests.asking import Asking, BudgetUsedUpError
 from curate.engine.requests.client import Requester
 from curate.engine.requests.deadline import Deadline
@@ -71,8 +73,8 @@ def work(
         finally:
             for pool in pools:
                 await pool.leave()
-                if pool.allowance._thread is not None:
-                    pool.allowance._thread.join(timeout=10)
+                if pool.share.client is not None:
+                    pool.share.client.join(10.0)
 
     return asyncio.run(all_of_them())
 
@@ -103,22 +105,22 @@ def test_a_budget_is_not_exceeded(endpoint: Endpoint, limiter: Limiter, workers:
     left is less than one more may cost."""
     script = endpoint.script(latency_seconds=0.01)
     told: list[str] = []
-    limiter.on_over(told.append)
-    limiter.set_budget(tokens=8000.0)
+    limiter.on_over(lambda: told.append("over"))
+    limiter.set(max_tokens=8000.0)
     found = work(script, workers, 400, limiter.address, long=10)
     denied = [outcome for outcome in found if isinstance(outcome, BudgetUsedUpError)]
     stats = script.stats()
     spent = stats["prompt_tokens"] + stats["completion_tokens"]
     assert 8000 - 800 <= spent <= 8000 and len(denied) + stats["requests"] == 400
     assert script.log()[-1]["active"] <= 2  # its answer may still be on its way
-    assert len(told) == 1 and told[0].startswith("the budget is used up: ")
+    assert told == ["over"]
     counted = limiter.spent()["local"]
     assert (counted.tokens, counted.requests, counted.estimated, counted.dollars) == (spent, stats["requests"], 0, None)
 
 
 def test_a_budget_of_dollars(endpoint: Endpoint, limiter: Limiter) -> None:
     script = endpoint.script(latency_seconds=0.01)
-    limiter.set_budget(dollars=0.002)
+    limiter.set(max_dollars=0.002)
     work(script, 2, 200, limiter.address, price={"input": 1.0, "output": 2.0})
     stats = script.stats()
     dollars = (stats["prompt_tokens"] + 2 * stats["completion_tokens"]) / 1e6
@@ -128,8 +130,8 @@ def test_a_budget_of_dollars(endpoint: Endpoint, limiter: Limiter) -> None:
 
 def test_a_run_within_its_budget_is_not_stopped(endpoint: Endpoint, limiter: Limiter) -> None:
     script, told = endpoint.script(), list[str]()
-    limiter.on_over(told.append)
-    limiter.set_budget(tokens=100_000.0)
+    limiter.on_over(lambda: told.append("over"))
+    limiter.set(max_tokens=100_000.0)
     found = work(script, 2, 50, limiter.address)
     assert not any(isinstance(outcome, Exception) for outcome in found) and not told
     assert limiter.spent()["local"].requests == 50
@@ -140,7 +142,7 @@ def test_limits_change_while_a_run_runs(endpoint: Endpoint, limiter: Limiter) ->
     script = endpoint.script()
 
     def lift(pools: list[Pool]) -> None:
-        asyncio.get_running_loop().call_later(0.3, lambda: limiter.set_endpoint("local", requests_per_minute=None))
+        asyncio.get_running_loop().call_later(0.3, lambda: limiter.set("endpoints/local", requests_per_minute=None))
 
     found = work(script, 2, 20, limiter.address, then=lift, requests_per_minute=0.06)
     assert not any(isinstance(outcome, Exception) for outcome in found)
@@ -150,7 +152,7 @@ def test_limits_change_while_a_run_runs(endpoint: Endpoint, limiter: Limiter) ->
 
 def test_a_limit_that_was_changed_before_the_first_worker_came(endpoint: Endpoint, limiter: Limiter) -> None:
     script, began = endpoint.script(), time.monotonic()
-    limiter.set_endpoint("local", requests_per_minute=1200.0)
+    limiter.set("endpoints/local", requests_per_minute=1200.0)
     work(script, 1, 10, limiter.address)
     assert paced([line["time"] for line in script.log()], began, 20.0)
 
@@ -159,7 +161,7 @@ def test_without_its_limiter_a_worker_sends_nothing(
     endpoint: Endpoint, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has ended: after some attempts to reach it, requests fail."""
-    monkeypatch.setattr(allowance, "RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(share, "RETRY_SECONDS", 0.5)
     script, address = endpoint.script(), limiter.address
     limiter.close()
     began = time.monotonic()
@@ -171,12 +173,12 @@ def test_without_its_limiter_a_worker_sends_nothing(
     requester.close()
 
 
-def test_a_lost_connection_takes_its_part_of_the_budget_along(limiter: Limiter) -> None:
-    """The limiter gives it to others, so nothing begins until there is a connection again."""
-    limiter.set_budget(tokens=1500.0)
+def test_after_a_lost_connection_nothing_begins(limiter: Limiter) -> None:
+    """The limiter deals its rates to others, so nothing begins until there is a connection again."""
+    limiter.set(max_tokens=1500.0)
     changed, cost = threading.Event(), costs.Cost(2.0, 3.0)
     described = Described(base_urls=("http://127.0.0.1:1/v1",), model="scripted")
-    mine = allowance.Allowance("local", described, limiter.address, changed.set)
+    mine = share.EndpointShare("local", described, limiter.address, changed.set)
     mine.want(100)
     mine.join()
     while mine.wait(cost):
@@ -191,7 +193,7 @@ def test_a_lost_connection_takes_its_part_of_the_budget_along(limiter: Limiter) 
 
 
 def test_a_lost_connection_is_restored(endpoint: Endpoint, limiter: Limiter) -> None:
-    """What was in flight then counts as an estimate."""
+    """Each request is counted once."""
     script = endpoint.script(latency_seconds=0.2)
 
     def cut(pools: list[Pool]) -> None:
@@ -204,4 +206,41 @@ def test_a_lost_connection_is_restored(endpoint: Endpoint, limiter: Limiter) -> 
     found = work(script, 1, 40, limiter.address, then=cut)
     assert not any(isinstance(outcome, Exception) for outcome in found)
     assert script.stats()["requests"] == 40
-    assert 40 <= limiter.spent()["local"].requests <= 48
+    assert limiter.spent()["local"].requests == 40
+
+
+def asked_alone(base_url: str, address: Mapping[str, Any]) -> None:
+    """Runs in a separate process."""
+    work(cast(Scripted, SimpleNamespace(base_url=base_url)), 1, 3000, address, in_flight=16)
+
+
+@pytest.mark.long
+def test_limits_hold_when_one_of_three_workers_is_killed(endpoint: Endpoint, limiter: Limiter) -> None:
+    """Both the rate and the ceiling are lowered meanwhile. The share of the dead worker counts as spent."""
+    script, context = endpoint.script(latency_seconds=0.05), get_context("spawn")
+    limiter.set(max_tokens=40_000.0)
+    workers = [context.Process(target=asked_alone, args=(script.base_url, limiter.address)) for _ in range(3)]
+    for worker in workers:
+        worker.start()
+    reached(script, 150)
+    workers[0].kill()
+    limiter.set(max_tokens=20_000.0)
+    limiter.set("endpoints/local", requests_per_minute=1200.0)
+    began = time.monotonic() + 0.5
+    reached(script, script.stats()["requests"] + 60)
+    ended = time.monotonic()
+    limiter.set("endpoints/local", requests_per_minute=None)
+    for worker in workers:
+        worker.join(60.0)
+    assert [worker.exitcode for worker in workers] == [-9, 0, 0]
+    paced_ones = [line["time"] for line in script.log() if began < line["time"] < ended]
+    assert len(paced_ones) <= 2 + 20.0 * (ended - began) + 2
+    stats = script.stats()
+    assert 5_000 < stats["prompt_tokens"] + stats["completion_tokens"] <= 20_000 - 400
+
+
+def reached(script: Scripted, requests: int) -> None:
+    until = time.monotonic() + 60.0
+    while script.stats()["requests"] < requests:
+        assert time.monotonic() < until
+        time.sleep(0.02)

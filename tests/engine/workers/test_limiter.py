@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from curate.core import limits as limits_file
-from curate.core.limits import LimiterGoneError, Limits, LimitSettings
+from curate.core import shares
+from curate.core.shares import LimiterConnection, LimiterGoneError
 from curate.engine.workers.limiter import Limiter
-from tests.engine.workers.test_shares import NOTHING
 
 
 @pytest.fixture
@@ -22,50 +21,53 @@ def limiter() -> Iterator[Limiter]:
         yield made
 
 
-def client(limiter: Limiter, room: str = "download", **settings: Any) -> Limits:
-    return Limits({**limiter.address, "room": room}, LimitSettings(**settings))
+def client(limiter: Limiter, name: str, room: str = "stages/download", seats: int = 1) -> LimiterConnection:
+    limits = {"host": {"limit": seats, "seats": seats}, "bytes_per_second": {"limit": 1000.0}}
+    return LimiterConnection(limiter.address, {"client": name, "room": room, "limits": limits})
 
 
-def granted(limits: Limits, host: str) -> list[float]:
-    """Exchange until a host is granted."""
+def ask(connection: LimiterConnection, **asks: tuple[float, float]) -> dict[str, Any]:
+    """Limit -> share, of what there is to tell. asks: what is held and wanted."""
+    said = {name.replace("__", "/"): {"holds": holds, "needs": wants} for name, (holds, wants) in asks.items()}
+    answer = connection.exchange({"busy": True, "asks": said})
+    return {name: share for name, (share, *_) in answer["shares"].items()}
+
+
+def granted(connection: LimiterConnection, name: str) -> float:
+    """Exchange until there is a share."""
     end = time.monotonic() + 10.0
-    while host not in (grants := limits.exchange(NOTHING)["grant"]):
+    while name not in (shares := ask(connection)):
         assert time.monotonic() < end
-    return grants[host]
+    return shares[name]
 
 
 def test_a_connection_that_ends_frees_its_hosts(limiter: Limiter) -> None:
-    first, second = client(limiter, host_connections=1), client(limiter, host_connections=1)
-    assert first.exchange(NOTHING | {"want": ["a"]})["grant"] == {"a": [1, None, 0.0]}
-    assert second.exchange(NOTHING | {"want": ["a"]})["grant"] == {}
+    first, second = client(limiter, "a"), client(limiter, "b")
+    assert ask(first, host__a=(0, 1)) == {"host/a": 1}
+    assert ask(second, host__a=(0, 1)) == {}
     first.close()
-    assert granted(second, "a") == [1, None, 0.0]
+    assert granted(second, "host/a") == 1
     second.close()
 
 
 def test_each_room_has_its_own_limits(limiter: Limiter) -> None:
-    with client(limiter, "one", host_connections=1) as first, client(limiter, "two", host_connections=2) as second:
-        assert first.exchange(NOTHING | {"want": ["a"]})["grant"] == {"a": [1, None, 0.0]}
-        assert second.exchange(NOTHING | {"want": ["a"]})["grant"] == {"a": [2, None, 0.0]}
+    with client(limiter, "a", "stages/one") as first, client(limiter, "b", "stages/two", seats=2) as second:
+        assert ask(first, host__a=(0, 1)) == {"host/a": 1}
+        assert ask(second, host__a=(0, 1)) == {"host/a": 2}
 
 
 def test_limits_of_the_run_can_be_changed(limiter: Limiter) -> None:
-    def parts(limits: Limits) -> tuple[float | None, float | None]:
-        answer = limits.exchange(NOTHING)
-        return answer["requests"], answer["bytes"]
-
-    with client(limiter, "one", bytes_per_second=1000.0) as first:
-        assert parts(first) == (None, 1000.0)
-        limiter.set(requests_per_second=7.0)
-        assert parts(first) == (7.0, 1000.0)
-        limiter.set("one", bytes_per_second=None)
-        assert parts(first) == (7.0, None)
-        limiter.set("two", bytes_per_second=5.0)
-        assert parts(first) == (7.0, None)
-    with client(limiter, "two") as second:
-        assert parts(second) == (7.0, 5.0)
-    with client(limiter, "three", requests_per_second=1.0) as third:
-        assert parts(third) == (7.0, None)
+    with client(limiter, "a", "stages/one") as first:
+        assert ask(first, bytes_per_second=(0, 1)) == {"bytes_per_second": 1000.0}
+        limiter.set(bytes_per_second=7.0)
+        assert ask(first, bytes_per_second=(1000.0, 1)) == {"bytes_per_second": 7.0}
+        limiter.set("stages/one", bytes_per_second=None)
+        assert ask(first, bytes_per_second=(7.0, 1)) == {"bytes_per_second": None}
+        limiter.set("stages/two", bytes_per_second=5.0)
+        assert ask(first, bytes_per_second=(0.0, 1)) == {}
+    for name, limit in (("stages/two", 5.0), ("stages/three", 7.0)):
+        with client(limiter, name, name) as other:
+            assert ask(other, bytes_per_second=(0, 1)) == {"bytes_per_second": limit}
 
 
 def test_strangers_do_not_block_clients(limiter: Limiter) -> None:
@@ -73,28 +75,28 @@ def test_strangers_do_not_block_clients(limiter: Limiter) -> None:
     with socket.create_connection(address) as silent, socket.create_connection(address) as loud:
         loud.sendall(b"GET / HTTP/1.1\r\n\r\n" * 1000)
         with pytest.raises(LimiterGoneError):
-            Limits({**limiter.address, "key": "00" * 32, "room": "download"}, LimitSettings())
-        with client(limiter) as known:
-            assert known.exchange(NOTHING | {"want": ["a"]})["grant"]
+            LimiterConnection({**limiter.address, "key": "00" * 32}, {})
+        with client(limiter, "a") as known:
+            assert ask(known, host__a=(0, 1))
         assert silent.recv(4)  # the challenge
 
 
 def test_a_client_that_is_silent_for_too_long_has_lost_its_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits_file, "SILENT_SECONDS", 1)
-    with Limiter("127.0.0.1") as limiter, client(limiter, host_connections=1) as first:
-        first.exchange(NOTHING | {"want": ["a"]})
-        with client(limiter, host_connections=1) as second:
-            second.exchange(NOTHING | {"want": ["a"]})
-            assert granted(second, "a")
+    monkeypatch.setattr(shares, "SILENT_SECONDS", 1)
+    with Limiter("127.0.0.1") as limiter, client(limiter, "a") as first:
+        ask(first, host__a=(0, 1))
+        with client(limiter, "b") as second:
+            ask(second, host__a=(0, 1))
+            assert granted(second, "host/a")
         with pytest.raises(LimiterGoneError):
-            first.exchange(NOTHING)
+            ask(first)
 
 
 def test_closing_ends_every_connection_and_thread() -> None:
     before = set(threading.enumerate())
     with Limiter("127.0.0.1") as limiter:
-        first = client(limiter)
+        first = client(limiter, "a")
     with pytest.raises(LimiterGoneError):
-        first.exchange(NOTHING)
+        ask(first)
     first.close()
     assert set(threading.enumerate()) == before

@@ -9,16 +9,11 @@ import threading
 
 import pytest
 
-from curate.core.limits import LimiterGoneError, Limits, LimitSettings
+from curate.core.shares import LimiterConnection, LimiterGoneError
 from tests.conftest import ROOT
 
 
-def test_settings_are_picked_from_those_of_the_stage() -> None:
-    given = {"host_connections": 2, "bytes_per_second": 1e6, "contact": "someone@example.org"}
-    assert LimitSettings.of(given) == LimitSettings(2, None, None, 1e6)
-
-
-@pytest.mark.parametrize("module", ["curate.core.limits", "curate.acquire.fetch.hosts"])
+@pytest.mark.parametrize("module", ["curate.core.shares", "curate.acquire.fetch.hosts"])
 def test_only_the_standard_library_is_needed(module: str) -> None:
     """-S: no installed packages. The runner's environment has others than ours."""
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import {module}"
@@ -30,7 +25,7 @@ def test_a_missing_limiter_gives_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(LimiterGoneError, match=rf"^the run's limiter at 127.0.0.1:{port} does not answer \(.*\); .*$"):
-        Limits({"host": "127.0.0.1", "port": port, "key": "00" * 32, "room": "download"}, LimitSettings())
+        LimiterConnection({"host": "127.0.0.1", "port": port, "key": "00" * 32}, {})
 
 
 def test_another_server_is_not_taken_for_a_limiter() -> None:
@@ -43,7 +38,7 @@ def test_another_server_is_not_taken_for_a_limiter() -> None:
 
         thread = threading.Thread(target=talk)
         thread.start()
-        limiter = {"host": "127.0.0.1", "port": server.getsockname()[1], "key": "00" * 32, "room": "download"}
+        limiter = {"host": "127.0.0.1", "port": server.getsockname()[1], "key": "00" * 32}
         with pytest.raises(LimiterGoneError, match="does not answer"):
-            Limits(limiter, LimitSettings())
+            LimiterConnection(limiter, {})
         thread.join()
