@@ -25,20 +25,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from bench.engine import counting
 from bench.kit.measure import machine
 from curate.core.store.storage import Storage
-from curate.engine.passes.answers import index as answers
-from curate.engine.passes.answers import merge
-from curate.engine.passes.answers.lines import FOLDER as INDEX
-from curate.engine.passes.answers.lines import SCHEMA
-from curate.engine.passes.answers.search import searched
+from curate.engine.passes.answers import index
 
 UNIT = 10_000
 STAGE = f"facts/caption.generate/{'5' * 32}"
-PATH = f"{STAGE}/{'f' * 32}"
+INDEX = f"{STAGE}/{index.FOLDER}"
 REPEATS = 4
 
 
@@ -50,14 +45,15 @@ def unit(number: int) -> np.ndarray[Any, Any]:
 
 def write_units(storage: Storage, count: int) -> int:
     """Files as units add them; returns their bytes."""
-    folder = Path(storage.path(f"{STAGE}/{INDEX}"))
+    folder = Path(storage.path(INDEX))
     folder.mkdir(parents=True)
     size = 0
     for number in range(count // UNIT):
         inputs = pa.Array.from_buffers(pa.binary(16), UNIT, [None, pa.py_buffer(unit(number).tobytes())])
-        columns = [inputs, [PATH] * UNIT, [f"{number:032x}"] * UNIT, np.ones(UNIT, np.int32)]
-        path = folder / f"{number:032x}.parquet"
-        pq.write_table(pa.table(columns, schema=SCHEMA), path, compression="zstd")
+        tables = pa.array([f"{'f' * 32}/{number:032x}/000001.parquet"] * UNIT).dictionary_encode()
+        path = folder / f"{number:032x}.arrow"
+        with pa.ipc.new_file(path, index.SCHEMA) as writer:
+            writer.write_table(pa.table([inputs, tables], schema=index.SCHEMA))
         size += path.stat().st_size
     return size
 
@@ -100,15 +96,15 @@ def prepare(folder: str, count: int) -> None:
     size = write_units(storage, count)
     seconds = Counter[str]()
 
-    def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
+    def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> bool:
         began = time.perf_counter()
         found = [function(task) for task in tasks]
         seconds[f"{len(tasks):,} x {function.__name__}"] += time.perf_counter() - began  # type: ignore[assignment]
-        return found
+        return all(found)
 
     with Measured() as measured:
-        merge.merge(storage, f"{STAGE}/{INDEX}", run)
-    left = storage.list(f"{STAGE}/{INDEX}")
+        index.merge(storage, STAGE, run)
+    left = storage.list(INDEX)
     per_unit = sum(measured.operations.values()) / (count // UNIT)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
     tasks = ", ".join(f"{name} in {value:.0f} s" for name, value in seconds.items())
@@ -119,16 +115,16 @@ def prepare(folder: str, count: int) -> None:
 def look(folder: str, count: int, remote: bool) -> None:
     storage = Storage(folder)
     storage.local = not remote
-    files = searched(storage.list(f"{STAGE}/{INDEX}"))
+    files = index.files_of(storage.list(INDEX))
     drawn = np.random.default_rng(7)
-    print(f"  {len(files)} layers; before: {_memory()}")
+    print(f"  {len(files)} files; before: {_memory()}")
     for what, share in (("all new", 0.0), ("3 % known", 0.03)):
         for repeat in range(REPEATS):
             wanted = [bytes(pair) for pair in unit(int(drawn.integers(1 << 40, 1 << 41)))]
             for place in range(int(UNIT * share)):
                 wanted[place] = unit(int(drawn.integers(count // UNIT)))[drawn.integers(UNIT)].tobytes()
             with Measured() as measured:
-                found = answers.Answers(storage, STAGE, {}, files).places(wanted)
+                found = index.search(storage, STAGE, files, wanted)
             assert len(found) == int(UNIT * share)
             if repeat in (0, REPEATS - 1):
                 print(f"  {what}, {'first' if not repeat else 'later'} unit: {measured}; {_memory()}", flush=True)

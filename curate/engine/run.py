@@ -93,7 +93,6 @@ class Result:
                 "rebuilt": counts.rebuilt,
                 "copied": counts.copied,
                 "repeated": counts.repeated,
-                "asked_again": counts.asked_again,
             } | ({} if entry.children is None else {"children": entry.children})
             if name in self.spend.stages:
                 found[name]["spend"] = {of: spend.to_json() for of, spend in self.spend.stages[name].items()}

@@ -25,6 +25,7 @@ class Options:
     to: str | None = None
     """Last stage: only it and the stages that it depends on. None: all stages."""
     segment_seconds: float = 60.0
+    """How often results of costly Maps are logged. Answers of endpoints are logged within a second."""
     deadline: float | None = None
     """Seconds without a finished batch after which a unit counts as hung; None: a multiple of the median batch."""
     task_rows: int = 1000
@@ -77,8 +78,6 @@ class Counts:
     copied: int = 0
     requests: int = 0
     repeated: int = 0
-    asked_again: int = 0
-    """Requests to an endpoint that earlier workers may have sent: they died before they stored the answer."""
     rebuilt: bool = False
 
 

@@ -32,7 +32,7 @@ class Say(AsyncMap):
     refused: tuple[int, ...] = ()
     modulo: int = 0
     """Captions whose numbers are equal modulo this make equal requests."""
-    flush_seconds: Annotated[float, Runtime()] = 10.0
+    flush_seconds: Annotated[float, Runtime()] = 0.5
     backoff_seconds: Annotated[float, Runtime()] = 0.01
 
     def setup(self, artifacts: Mapping[str, Any]) -> None:

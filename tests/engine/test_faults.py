@@ -90,7 +90,7 @@ def disturb(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str,
 
 def test_every_kind_of_file_is_among_the_points(clean: tuple[Path, list[str], int]) -> None:
     pools = ("format", "pools/*/shards", "portions", "repeats", "pools/*/versions")
-    facts = ("/attempts/", "/000001.parquet", "/000002.parquet", "/index/", "masks/*-*.parquet", "masks/*/versions")
+    facts = ("/attempts/", "/000001.parquet", "/log/", "/index/", "masks/*-*.parquet", "masks/*/versions")
     rest = ("facts/*/versions", "partials", "artifacts")
     select = ("/counts/", "quotas.parquet", "quotas.npy", "/lines/", "/picked/", "/places/", "/rows/")
     pack = ("/ranks/", "/order/", "/parts/", "work/index/")
@@ -171,7 +171,7 @@ WORKERS_POINTS = (
     "publish:pools/*.tar:written",
     "publish:pools/*/portions/*:published",
     "publish:facts/toy.brightness/*/000001.parquet:written",
-    "publish:facts/toy.costly/*/index/*.parquet:written",
+    "publish:facts/toy.costly/*/index/*.arrow:written",
     "publish:facts/toy.parity/*/000001.parquet:published",
     "publish:masks/*.parquet:written",
     "publish:selections/*/quotas.parquet:written",

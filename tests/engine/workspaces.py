@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.core.nouns.facts import latest
@@ -103,11 +105,19 @@ def fixed(workspace: str | Path) -> dict[str, list[tuple[str, int, int, int, int
 
 def answers(workspace: str | Path) -> dict[str, set[bytes]]:
     """<op>/<stage> -> inputs that its index of answers knows."""
-    root = Path(workspace) / "facts"
     found: dict[str, set[bytes]] = {}
-    for path in sorted(root.glob("*/*/index/*.parquet")):
-        stage = str(path.parent.parent.relative_to(root))
-        found.setdefault(stage, set()).update(pq.read_table(path).column("input").to_pylist())
+    for given, table in index_lines(workspace):
+        found.setdefault("/".join(table.split("/")[1:3]), set()).add(given)
+    return found
+
+
+def index_lines(workspace: str | Path, op: str = "*") -> Counter[tuple[bytes, str]]:
+    """Lines (input, path of the table) of the indexes of answers, with how often each is there."""
+    root, found = Path(workspace), Counter[tuple[bytes, str]]()
+    for path in sorted(root.glob(f"facts/{op}/*/index/*.arrow")):
+        stage = path.parent.parent.relative_to(root)
+        for line in pa.ipc.open_file(pa.memory_map(str(path))).read_all().to_pylist():
+            found[line["input"], f"{stage}/{line['table']}"] += 1
     return found
 
 

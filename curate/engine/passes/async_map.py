@@ -1,32 +1,29 @@
 """An AsyncMap in a pass: requests for the rows without an answer, many in flight, and their results.
 
 The unit's thread makes requests ahead and accepts answers in groups; the process's event loop sends the requests
-(`curate/engine/requests`). Answers go to the worker's log (`answers/log.py`) until the unit's tables are published.
+(`curate/engine/requests`). An answer goes to the unit's log (`answers/log.py`) when it arrives, also while the unit's
+thread is busy, and is durable within a second.
 """
 
 from __future__ import annotations
 
 import logging
 import queue
+import threading
 import time
-from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from curate.core.contracts import AsyncMap
-from curate.core.errors import CurateError, Reject, StorageError
-from curate.core.nouns.facts import DONE, ERROR, UNUSABLE
+from curate.core.errors import CurateError, Reject
+from curate.core.nouns.facts import ERROR, UNUSABLE
 from curate.core.secrets import redact
 from curate.core.spend import Spend, combined
-from curate.engine.passes.answers import log as answer_log
-from curate.engine.passes.answers.index import Answer
 from curate.engine.passes.batches import BatchResult, to_table
 from curate.engine.passes.decode import ByteBudget
 from curate.engine.passes.map import MapMember
@@ -46,7 +43,7 @@ AHEAD = 10_000
 LAST_SECONDS = 3.0
 """How long a unit that is to stop waits for answers to requests in flight."""
 PATIENCE_SECONDS = 60.0
-"""How long a unit waits until its requests can be logged."""
+"""How long a unit waits until its answers can be logged."""
 SMALL = 4096
 """Bytes up to which a request is kept until the unit ends, so that an equal request is not sent again."""
 BUDGET = ByteBudget(256 << 20)
@@ -59,8 +56,6 @@ class AsyncMember(MapMember):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self._unit = self.task.units[0] if self.task.units else answer_log.token(s.id for s in self.unit.shards)
-        self._log = answer_log.log_of(self.task.storage, self.spec.path)
         self._requester: Requester | None = None
         self._most = in_flight(self.stage)
         self._denied: list[int] = []
@@ -70,18 +65,12 @@ class AsyncMember(MapMember):
         """Request in flight -> its rows."""
         self._making: list[int] = []
         """Rows taken from the buffer whose requests are not all sent or settled yet."""
-        self._sent: dict[Hashable, int] = {}
-        """Small request -> its first row."""
-        self._ended: queue.SimpleQueue[Future[Answered]] = queue.SimpleQueue()
-        self._log_before: answer_log.Logged | None = None
-        """Answers that earlier attempts at this unit have logged."""
-        in_flight_then = self.task.in_flight.get(self.name, {}).values()
-        self._interrupted = Counter(given for inputs in in_flight_then for given in inputs)
-        """Inputs of requests that were in flight when a worker died -> how often."""
-        self._again: dict[int, int] = {}
-        """Row with such a request in flight -> how often."""
-        self._from_log: set[bytes] = set()
-        """Inputs whose answers are in a log only."""
+        self._settled: dict[Hashable, tuple[int, Answered]] = {}
+        """Small request with an answer -> its first row, and the answer."""
+        self._ended: queue.SimpleQueue[tuple[Future[Answered], int]] = queue.SimpleQueue()
+        """Requests that have ended, and how many of their rows are in the log."""
+        self._fitting = threading.Lock()
+        """Held while answers are fitted to the schema, by the unit's thread or the log's."""
 
     # --- going over the rows ---
 
@@ -111,26 +100,6 @@ class AsyncMember(MapMember):
 
     def _in_flight(self) -> list[int]:
         return [row for rows in self._rows.values() for row in rows]
-
-    def _find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
-        """Stored answers, and answers that an earlier attempt at this unit has logged."""
-        found = super()._find(wanted)
-        if self._log_before is None and len(found) < len(wanted):
-            with suppress(StorageError, OSError):  # an earlier attempt in this process may hold unlogged answers
-                self._log.leave(self._unit)
-            self._log_before = answer_log.logged_by(self.task.storage, self.spec.path, [self._unit, *self.task.units])
-            self._interrupted.update(self._log_before.times)
-        if self._log_before is not None:
-            logged = {given: self._log_before.places[given] for given in wanted if given in self._log_before.places}
-            self._from_log |= logged.keys() - found.keys()
-            found = {given: (self._log_before.answers, row) for given, row in logged.items()} | found
-        return found
-
-    def _reuse(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        left = super()._reuse(rows)
-        for row in rows.tolist() if self._from_log else ():
-            self.facts.own[row] |= self._input(row) in self._from_log  # the index does not cover logs
-        return left
 
     # --- sending ---
 
@@ -175,74 +144,54 @@ class AsyncMember(MapMember):
             return Answered(None, ERROR, type(error).__name__, f"{type(error).__name__}: {error}")
         if request is None:
             return Answered(dict.fromkeys(stage.schema().names))
-        first = self._sent.get(request, row)
+        if self.spec.may_mark:
+            self.facts.marked[row] = self._marks(row, row + 1)[0]  # such an answer is not logged
         if request in self._rows:
             self._rows[request].append(row)
-        elif first != row and self.facts.status[first] in (DONE, UNUSABLE):
+        elif request in self._settled:
+            first, answered = self._settled[request]
             self.facts.follow(row, first)
             self._done[row] = self.facts.own[row] = True
             self._mark([row])
+            self._log.add([(row, answered)])
         else:
             self._send(row, request)
         return None
 
     def _send(self, row: int, request: Hashable) -> None:
+        if self._requester is None:
+            self._requester = Requester(self.ready(), self.task.limiter)
+            self._log.start()
+        self._wait_for_log()
         size = weight(request)
         while not BUDGET.take(size, LOOK_SECONDS):
             if self._flying:
                 self._collect()
             else:
                 self._check_stop()
-        if size <= SMALL:
-            self._sent[request] = row
-        if self._requester is None:
-            self._requester = Requester(self.ready(), self.task.limiter)
-        given = self._input(row)
-        if not self._log.is_announced(self._unit, given):
-            self._announce(row)
-        self._rows[request] = [row]
-        self._log.sent(self._unit, given, *self._place(row))
-        if times := self._interrupted.pop(given, 0):
-            self.facts.count([row], "asked_again", times)
-            self._again[row] = times
+        self._rows[request] = rows = [row]
         future = self._requester.send(request)
         self._flying[future] = request
-        future.add_done_callback(partial(self._ended_in_loop, size))
+        future.add_done_callback(partial(self._ended_in_loop, size, rows))
 
-    def _announce(self, row: int) -> None:
-        """Log the requests that will be sent from `row` on until the log is flushed again, so that those a kill repeats
-        are counted. If that fails, accept answers meanwhile, and give up after PATIENCE_SECONDS."""
-        rows = [*self._making[self._making.index(row) :], *self._buffer] if row in self._making else [row]
-        count = max(1, 2 * self._most - len(self._flying)) + self._log.ahead()
-        places = {self._input(other): self._place(other) for other in rows[:count]}
-        until = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                self._log.announce(self._unit, places)
-                return
-            except (StorageError, OSError) as error:
-                if time.monotonic() > until:
-                    raise
-                log.warning("%s: cannot log requests (%s); sending none until it can", self.name, redact(str(error)))
+    def _wait_for_log(self) -> None:
+        """While answers cannot be logged, send no request, accept answers, and give up after PATIENCE_SECONDS."""
+        while (failure := self._log.failure) is not None:
+            since, error = failure
+            if time.monotonic() - since > PATIENCE_SECONDS:
+                raise error
             if self._flying:
                 self._collect()
             else:
                 self._check_stop()
                 time.sleep(LOOK_SECONDS)
 
-    def _ended_in_loop(self, size: int, future: Future[Answered]) -> None:
+    def _ended_in_loop(self, size: int, rows: list[int], future: Future[Answered]) -> None:
         """Called in the event loop's thread when a request has ended."""
         BUDGET.give(size)
-        self._ended.put(future)
-
-    def _input(self, row: int) -> bytes:
-        assert self.facts.input is not None
-        return bytes(self.facts.input[row])
-
-    def _place(self, row: int) -> tuple[str, int]:
-        """A row's shard, and the row's place there."""
-        index = int(self.unit.shard_indices(row))
-        return self.unit.shards[index].id, row - int(self.unit.edges[index])
+        logged = [] if future.cancelled() else [(row, future.result()) for row in rows]
+        self._log.add(logged)
+        self._ended.put((future, len(logged)))
 
     # --- answers ---
 
@@ -252,18 +201,16 @@ class AsyncMember(MapMember):
             return
         pulse, began, seen = beat.current(), time.monotonic(), self._show_life()
         wanted = min(GROUP, self._most, len(self._flying)) if wait else self._ended.qsize()
-        group: list[Future[Answered]] = []
+        group: list[tuple[Future[Answered], int]] = []
         while len(group) < wanted and not (group and time.monotonic() - began > GROUP_SECONDS):
             try:
                 group.append(self._ended.get(timeout=LOOK_SECONDS))
             except queue.Empty:
-                self._flush_log()
                 if pulse.stopping:
                     break
                 seen = self._show_life(seen)
         if group:
             self._accept_group(group, began)
-        self._flush_log()
         self._settle()
         self._check_stop()
 
@@ -275,9 +222,12 @@ class AsyncMember(MapMember):
             beat.current().doing(self.name, sorted(self._in_flight())[:GROUP])
         return self._requester.ended
 
-    def _accept_group(self, group: Sequence[Future[Answered]], began: float) -> None:
+    def _accept_group(self, group: Sequence[tuple[Future[Answered], int]], began: float) -> None:
         """Accept the results of requests that have ended; the wait for them began at `began` (time.monotonic())."""
-        ended = [(self._rows.pop(self._flying.pop(future)), future.result()) for future in group]
+        requests = [self._flying.pop(future) for future, _ in group]
+        ended = [(self._rows.pop(request), of[0].result()) for request, of in zip(requests, group, strict=True)]
+        for (rows, answered), (_, logged) in zip(ended, group, strict=True):
+            self._log.add((row, answered) for row in rows[logged:])  # equal requests since the answer arrived
         sent = sum(answered.sent_bytes for _, answered in ended)
         pulse = beat.current()
         pulse.done(self.name, 0, time.monotonic() - began, sent)
@@ -286,25 +236,15 @@ class AsyncMember(MapMember):
             spend = combined(spend, answered.spend)
         for endpoint, of_group in spend.items():
             pulse.spent(self.name, endpoint, of_group)
-        for rows, answered in ended:
-            if rows[0] in self._again:  # it may have been several requests then, as it is now
-                self.facts.count(rows[:1], "asked_again", max(0, answered.requests - 1) * self._again.pop(rows[0]))
         self._denied += [row for rows, answered in ended for row in rows if answered.over]
-        unsent = [row for rows, answered in ended for row in rows if answered.over and not answered.requests]
-        self._log.add(self._unit, [self._input(row) for row in unsent], None)  # they are not repeated
         self._accept_all(ended)
+        for request, (rows, answered) in zip(requests, ended, strict=True):
+            if answered.has_result and answered.status != ERROR and weight(request) <= SMALL:
+                self._settled[request] = rows[0], answered
         self.report()
         fatal = next((answered.fatal for _, answered in ended if answered.fatal), None)
         if fatal is not None:
             raise fatal
-
-    def _flush_log(self) -> None:
-        """Log new answers. If a segment cannot be written, its answers go into the next one. At the unit's end the
-        tables hold all answers; an error in writing those is raised."""
-        try:
-            self._log.flush()
-        except (StorageError, OSError) as error:
-            log.warning("%s: cannot log answers (%s); retrying with the next segment", self.name, redact(str(error)))
 
     def _check_stop(self) -> None:
         """Raise Stopped if the run is to stop, or if its budget is used up and nothing is in flight."""
@@ -329,22 +269,28 @@ class AsyncMember(MapMember):
 
     def _accept_all(self, ended: Sequence[tuple[list[int], Answered]]) -> None:
         """Accept the results of requests, each for one row or several."""
-        pairs = [(row, answered) for rows, answered in ended for row in rows if not (answered.fatal or answered.over)]
-        if not pairs:
-            return
-        table = self._table([answered for _, answered in pairs])
+        pairs = [(row, answered) for rows, answered in ended for row in rows if answered.has_result]
+        if pairs:
+            made = self._results([answered for _, answered in pairs])
+            made.computed = sum(answered.requests for _, answered in ended)
+            self._accept([row for row, _ in pairs], made)
+
+    def _log_rows(self, several: list[tuple[int, Answered]]) -> pa.Table:
+        pairs = [(row, answered) for row, answered in several if answered.has_result]
+        return self.facts.logged([row for row, _ in pairs], self._results([answered for _, answered in pairs]))
+
+    def _results(self, several: Sequence[Answered]) -> BatchResult:
+        with self._fitting:
+            table = self._table(several)
         secrets = self.stage.secrets().values()
-        reasons = np.array([*(answered.reason and redact(answered.reason) for _, answered in pairs), None], object)
-        made = BatchResult(table, np.array([answered.status for _, answered in pairs], np.int8), reasons[:-1])
+        reasons = np.array([*(answered.reason and redact(answered.reason) for answered in several), None], object)
+        made = BatchResult(table, np.array([answered.status for answered in several], np.int8), reasons[:-1])
         made.messages = {
             redact(str(answered.reason)): redact(answered.message, secrets)
-            for _, answered in pairs
+            for answered in several
             if answered.status == ERROR and answered.message
         }
-        made.computed = sum(answered.requests for _, answered in ended)
-        rows = [row for row, _ in pairs]
-        self._accept(rows, made)
-        self._note(rows)
+        return made
 
     def _table(self, several: Sequence[Answered]) -> pa.Table:
         """Columns of some answers. An answer that does not fit the schema gets an error."""
@@ -368,36 +314,15 @@ class AsyncMember(MapMember):
                 raise AssertionError(f"{self.stage.op}: answer returned {sorted(columns)}, not {schema.names}")
         return to_table(self.stage, schema, {name: [row[name] for row in found] for name in schema.names}, len(found))
 
-    def _note(self, rows: list[int]) -> None:
-        """Log final answers: no errors, and nothing computed from one."""
-        facts = self.facts
-        order = np.sort(np.array(rows, np.int64))
-        final = order[(facts.status[order] != ERROR) & ~facts.marked[order]]
-        table = None
-        if len(final):
-            tables = []
-            for index in np.unique(self.unit.shard_indices(final)):
-                low, high = self.unit.edges[index : index + 2]
-                made = facts.table_of(index, final[(final >= low) & (final < high)])
-                shard = pa.array([self.unit.shards[index].id] * made.num_rows, pa.string())
-                tables.append(made.append_column(answer_log.SHARD_FIELD, shard))
-            table = pa.concat_tables(tables)
-        again = np.setdiff1d(order, final).tolist()
-        self._log.add(self._unit, [self._input(row) for row in rows], table, [self._input(row) for row in again])
-
-    def publish(self, whole: bool = True) -> bool:
-        changed = super().publish(whole)
-        if self.task.sink == "publish":
-            self._log.end(self._unit)
-        return changed
+    def save(self) -> None:
+        """Its answers are logged when they arrive."""
 
     def close(self) -> None:
         for future in self._flying:
-            future.cancel()
+            self._published &= future.cancel()  # False: its answer has just arrived
         self._flying.clear()
         self._rows.clear()
         if self._requester is not None:
             self._requester.close()
             self._requester = None
-            with suppress(StorageError, OSError):  # must not hide an earlier error
-                self._log.leave(self._unit)
+        super().close()

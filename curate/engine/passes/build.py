@@ -21,8 +21,7 @@ from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
 from curate.engine.passes.answers import log as answer_log
-from curate.engine.passes.answers.lines import FOLDER as INDEX
-from curate.engine.passes.answers.merge import merge_in_run
+from curate.engine.passes.answers.index import merge_in_run
 from curate.engine.passes.plan import PassPlan
 from curate.engine.passes.recovery import UnitRunner
 from curate.engine.passes.run import run_pass
@@ -250,22 +249,20 @@ class PassBuild:
 
     # --- committing ---
 
-    def fold_logs(self, ended: bool = False) -> None:
-        """Put answers that dead workers have logged into tables. Requires the leases of the facts."""
+    def fold_logs(self) -> None:
+        """Put results that dead workers have logged into tables. Requires the leases of the facts."""
         for spec in self.plan.stages:
             if trait(spec.stage, "costly"):
-                in_flight = answer_log.fold(self.ctx.storage, spec.path, ended=ended)
-                self.runner.in_flight[spec.name] = {shard: tuple(inputs) for shard, inputs in in_flight.items()}
+                answer_log.fold_all(self.ctx.storage, spec.path)
 
     def _merge_indexes(self, names: Collection[str]) -> None:
         """Merge the small files that units have added to some stages' indexes of answers."""
         for node in (node for node in self.nodes if node.name in names):
             folder = self.ctx.outputs.built[node.name].path.rpartition("/")[0]
-            self.plan.indexes[node.name] = merge_in_run(self.ctx, node, f"{folder}/{INDEX}")
+            self.plan.indexes[node.name] = merge_in_run(self.ctx, node, folder)
 
     def _commit(self, wall: float) -> None:
         ctx, shards = self.ctx, self.pool.shards
-        self.fold_logs(ended=True)  # logs of workers that died in this run: other workers have finished their units
         self._merge_indexes({name for name in self.plan.indexes if self.counts[name].computed})
         for spec in self.plan.stages:
             if spec.path:

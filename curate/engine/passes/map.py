@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -16,12 +18,13 @@ from curate.codec.members import member_columns
 from curate.core.contracts import Map
 from curate.core.errors import CurateError, Reject
 from curate.core.ledger import SET_ASIDE
-from curate.core.nouns.facts import ERROR, MISSING, UNUSABLE
+from curate.core.nouns.facts import ERROR, INPUT, MISSING, UNUSABLE
 from curate.core.nouns.masks import Fate
 from curate.core.row_lookup import SHARD
 from curate.core.rows import POOL_COLUMNS
 from curate.core.secrets import redact
-from curate.engine.passes.answers import index as answers
+from curate.engine.passes.answers import log as answer_log
+from curate.engine.passes.answers.lookup import Answer, Answers, inputs_of
 from curate.engine.passes.batches import BatchResult, PrepareError, run_batch
 from curate.engine.passes.member import PassMember
 from curate.engine.passes.task import PassStage, PassTask, StageResult
@@ -43,9 +46,10 @@ class MapMember(PassMember):
         alone: set[int],
         numbers: dict[str, int],
         counts: dict[str, Any],
+        found: dict[bytes, Answer],
     ) -> None:
         """`alone`: rows to compute in batches of one, because one of them hung. `numbers`: shard -> its highest table;
-        `counts`: of facts by shard. Both outlive the member if the unit starts over."""
+        `counts`: of facts by shard; `found`: input -> answer. They outlive the member if the unit starts over."""
         super().__init__(task, spec, unit, near)
         self.alone, self._ready = alone, False
         schema = pa.schema([field.with_type(pa.null()) for field in self.stage.schema()])
@@ -66,13 +70,20 @@ class MapMember(PassMember):
         """Input -> the row that is computed for all rows with this input."""
         self._twins: dict[bytes, list[int]] = {}
         """Input -> the other rows, which wait for it."""
-        self._found: dict[bytes, answers.Answer] = {}
+        self._found = found
+        self._own = frozenset(found)
+        """Inputs whose answers the unit itself has computed: the index does not have them yet."""
         self._done = np.zeros(unit.rows, dtype=bool)
         """Rows computed in this pass, with any status."""
         self._looked_up = np.zeros(unit.rows, dtype=bool)
         """Rows whose inputs are those of this pass."""
-        others, index = task.others.get(spec.name, {}), task.indexes.get(spec.name, ())
-        self._answers = answers.Answers(task.storage, spec.path.rpartition("/")[0], others, index)
+        others, index = task.others.get(spec.name, {}), task.indexes.get(spec.name, {})
+        self._answers = Answers(task.storage, spec.path.rpartition("/")[0], others, index)
+        unit_name = answer_log.token(shard.id for shard in unit.shards)
+        self._log = answer_log.Log(task.storage, spec.path, unit_name, self._log_rows, self.logs)
+        self.logs = [self._log] if self.stage.costly else self.logs
+        self._published = True
+        """Whether tables have all results."""
 
     def ready(self) -> Map:
         """The stage after its `setup`, which runs when the first row needs it: a pass with nothing to compute loads no
@@ -148,18 +159,14 @@ class MapMember(PassMember):
         content = None
         if self.stage.pixels:
             content = self.unit.pool(("sha256",)).column(0).take(pa.array(rows)).to_pylist()
-        inputs = answers.inputs_of(self.values(rows), self.stage.reads(), content)
+        inputs = inputs_of(self.values(rows), self.stage.reads(), content)
         self.facts.input[rows] = np.array([*inputs, None], object)[:-1]
         self._looked_up[rows] = True
         shards = self.unit.shard_indices(rows)
         wanted = {given: self.unit.shards[shard].id for given, shard in zip(inputs, shards, strict=True)}
         fresh = {given: shard for given, shard in wanted.items() if given not in self._found}
         if fresh:
-            self._found.update(self._find(fresh))
-
-    def _find(self, wanted: Mapping[bytes, str]) -> dict[bytes, answers.Answer]:
-        """Stored answers to inputs (input -> its shard)."""
-        return self._answers.find(wanted)
+            self._found.update(self._answers.find(fresh))
 
     # --- going over the rows ---
 
@@ -262,6 +269,7 @@ class MapMember(PassMember):
                 left.append(row)
         for table, mine, places in hits.values():
             self.facts.copy(mine, table, places)
+            self.facts.own[mine] = [inputs[row] in self._own for row in mine]
             self._mark(mine)
         return np.array(left, dtype=np.int64)
 
@@ -299,6 +307,8 @@ class MapMember(PassMember):
                 raise CurateError(f"{error}; fix the stage") from error
             pulse.done(self.name, 0, time.perf_counter() - began, self._bytes(rows, table))
         self._accept(rows, made)
+        if self.stage.costly and self.task.sink == "publish":
+            self._log.add([(rows, made)])
         self.report()
 
     def _bytes(self, rows: list[int], table: pa.Table) -> int:
@@ -310,6 +320,7 @@ class MapMember(PassMember):
     def _accept(self, rows: list[int], made: BatchResult) -> None:
         facts = self.facts
         facts.add(rows, made.table, made.status, made.reason)
+        self._published = False
         self._done[rows] = True
         facts.own[rows] = True
         facts.counters += made.counters
@@ -357,14 +368,35 @@ class MapMember(PassMember):
         """Before the unit stops early: accept results until `until` (time.monotonic()); returns whether any arrived."""
         return False
 
+    def save(self) -> None:
+        """Log what was computed since the last time, so that it outlasts a kill."""
+        self._log.flush()
+
+    def _log_rows(self, several: list[Any]) -> pa.Table:
+        """A segment of the log with some batches."""
+        whole = reduce(add, (made for _, made in several))
+        return self.facts.logged([row for rows, _ in several for row in rows], whole)
+
     def close(self) -> None:
         """The unit has ended, with or without an error."""
+        self._log.close(self._published)
 
     def publish(self, whole: bool = True) -> bool:
         """Publish new facts in tables; returns whether values changed because another run published first."""
         if whole and any(not self.facts.numbers.get(shard.id, 0) for shard in self.unit.shards):
             self.ready()  # a new table needs the columns' types
-        return self.facts.publish(self.stage.hardware() if self._ready else "", whole)
+        changed = self.facts.publish(self.stage.hardware() if self._ready else "", whole)
+        self._published = True
+        return changed
+
+    def answers(self) -> dict[bytes, Answer]:
+        """What this attempt has computed, by input, for the next attempt."""
+        if self.facts.input is None:
+            return {}
+        rows = np.flatnonzero(self._done & (self.facts.status != ERROR) & ~self.facts.marked)
+        shards = self.unit.shard_indices(rows)
+        tables = [self.facts.table_of(shard, rows[shards == shard]) for shard in np.unique(shards).tolist()]
+        return {given: (table, row) for table in tables for row, given in enumerate(table.column(INPUT).to_pylist())}
 
     def table(self, index: int) -> pa.Table:
         """A shard's table as it would be published now."""

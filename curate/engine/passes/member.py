@@ -19,6 +19,7 @@ from curate.core.ledger import Entry, ItemEntry
 from curate.core.nouns.masks import NO_ITEM, NO_ITEMS, Fate, item_counts
 from curate.core.rows import Rows
 from curate.core.secrets import redact
+from curate.engine.passes.answers.log import Log
 from curate.engine.passes.task import PassStage, PassTask, StageResult
 from curate.engine.passes.unit import Unit, UnitFacts
 from curate.engine.tasks import beat
@@ -38,6 +39,8 @@ class PassMember:
         self.makers = {column: made for column, name in spec.makers.items() if (made := near[name].facts) is not None}
         """Column -> the facts of the member that writes it."""
         self.near = list(near.values())
+        self.logs: list[Log] = list({id(log): log for member in self.near for log in member.logs}.values())
+        """Logs of the costly results that this member's are computed from."""
         self.depends: set[str] = {name for member in self.near for name in (member.name, *member.depends)}
         self.before, self.after = Fate.all_alive(unit.rows), Fate.all_alive(unit.rows)
         self.after.at = spec.place

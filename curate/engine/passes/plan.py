@@ -15,11 +15,9 @@ from curate.core.recipe.pipeline import Node
 from curate.core.rows import Rows
 from curate.engine.fingerprints import facts_fingerprint, stage_digest
 from curate.engine.outputs import Outputs, point_name
-from curate.engine.passes.answers import index as answers
+from curate.engine.passes.answers import index as answer_index
 from curate.engine.passes.answers import log as answer_log
-from curate.engine.passes.answers.lines import FOLDER as INDEX
-from curate.engine.passes.answers.merge import is_due
-from curate.engine.passes.answers.search import searched
+from curate.engine.passes.answers.lookup import IMPORTED, OTHERS
 from curate.engine.passes.task import PassStage, Point, suspects
 from curate.engine.state import Built, Mask
 
@@ -42,10 +40,10 @@ class PassPlan:
     numbers: dict[str, dict[str, int]] = field(default_factory=dict)
     """Map -> shard -> number of its highest table."""
     others: dict[str, OtherTables] = field(default_factory=dict)
-    indexes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Costly stage -> files and layers of its index of answers."""
+    indexes: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Costly stage -> files of its index of answers -> bytes."""
     due: frozenset[str] = frozenset()
-    """Costly stages whose index has many small files."""
+    """Costly stages whose index is to be merged or rebuilt."""
     sizes: dict[str, dict[str, int]] = field(default_factory=dict)
     """Map -> file -> bytes."""
     suspects: set[str] = field(default_factory=set)
@@ -162,26 +160,28 @@ def survey(outputs: Outputs, plan: PassPlan) -> None:
             plan.sizes[spec.name] = found = outputs.storage.list(spec.path)
             plan.numbers[spec.name] = {s: n for s, n in facts.latest(found).items() if s in shards}
             if trait(spec.stage, "costly"):
-                plan.others[spec.name], index = _others(outputs, spec, shards)
-                plan.indexes[spec.name] = searched(index)
-                plan.due = plan.due | {spec.name} if is_due(index) else plan.due - {spec.name}
+                plan.others[spec.name], index, tables = _others(outputs, spec, shards)
+                plan.indexes[spec.name] = answer_index.files_of(index)
+                due = answer_index.is_due(index, tables or bool(found))
+                plan.due = plan.due | {spec.name} if due else plan.due - {spec.name}
     plan.suspects |= suspects(outputs.storage, plan.chain)
 
 
-def _others(outputs: Outputs, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int]]:
-    """Highest tables of the stage under a few other fingerprints; and the listing of its index."""
+def _others(outputs: Outputs, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int], bool]:
+    """Highest tables of the stage under a few other fingerprints; the listing of its index; and whether there are other
+    fingerprints."""
     folder, own = spec.path.rsplit("/", 1)
     by_fingerprint: dict[str, list[str]] = {}
     index: dict[str, int] = {}
     for file, size in outputs.storage.list(folder).items():
         name, _, rest = file.partition("/")
-        if name == INDEX:
+        if name == answer_index.FOLDER:
             index[rest] = size
-        elif name not in (own, answer_log.FOLDER, "removed", answers.IMPORTED):
+        elif name not in (own, answer_log.FOLDER, "removed", IMPORTED):
             by_fingerprint.setdefault(name, []).append(rest)
     found: OtherTables = {}
-    for name in sorted(by_fingerprint)[-answers.OTHERS :]:
+    for name in sorted(by_fingerprint)[-OTHERS:]:
         for shard, number in facts.latest(by_fingerprint[name]).items():
             if shard in shards:
                 found[shard] = (*found.get(shard, ()), (f"{folder}/{name}", number))
-    return found, index
+    return found, index, bool(by_fingerprint)

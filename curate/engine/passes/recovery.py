@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, TypeVar
 
-from curate.core.contracts import Resources
+from curate.core.contracts import Resources, trait
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard
@@ -195,10 +195,8 @@ class UnitRunner(Recovery[PassTask]):
         super().__init__(ctx, nodes, accept)
         self.plan = plan
         self.retry = {node.name: ctx.options.retry[node.name] for node in nodes if node.name in ctx.options.retry}
-        self.in_flight: dict[str, dict[str, tuple[bytes, ...]]] = {}
-        """AsyncMap -> shard -> inputs that were in flight when an earlier run died."""
-        self._units_before: dict[str, tuple[str, ...]] = {}
-        """Shard -> names in answer logs of its units that failed."""
+        self._failed: dict[str, str] = {}
+        """Shard -> name in logs of its unit that failed."""
 
     def task(self, shards: tuple[Shard, ...], **changes: Any) -> PassTask:
         ctx, plan, ids = self.ctx, self.plan, [shard.id for shard in shards]
@@ -218,8 +216,6 @@ class UnitRunner(Recovery[PassTask]):
             bases={shard.id: plan.bases(shard) for shard in shards},
             others={name: of(others) for name, others in plan.others.items()},
             indexes=plan.indexes,
-            units=(answer_log.token(ids), *sorted({u for s in ids for u in self._units_before.get(s, ())})),
-            in_flight={name: of(inputs) for name, inputs in self.in_flight.items()},
             retry=self.retry,
             limiter=self._limiter(),
             segment_seconds=ctx.options.segment_seconds,
@@ -233,11 +229,13 @@ class UnitRunner(Recovery[PassTask]):
         return self.ctx.backend.limiter.address if asks else None
 
     def failed(self, task: PassTask) -> None:
-        for shard in task.shards:
-            self._units_before[shard.id] = task.units
+        self._failed |= dict.fromkeys((s.id for s in task.shards), answer_log.token(s.id for s in task.shards))
 
     def refresh(self, shard: Shard) -> None:
+        units = {answer_log.token([shard.id]), self._failed.get(shard.id, "")}
         for spec in self.plan.stages:
+            if trait(spec.stage, "costly"):
+                answer_log.fold(self.ctx.storage, spec.path, units)
             if spec.path:
                 files = self.ctx.storage.list(f"{spec.path}/{shard.id}")
                 self.plan.numbers[spec.name] |= facts.latest(f"{shard.id}/{name}" for name in files)

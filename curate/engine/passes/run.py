@@ -23,6 +23,8 @@ from curate.core.nouns import facts
 from curate.core.nouns.masks import Fate, columns_of, mask_file
 from curate.core.nouns.pools import Shard
 from curate.core.rows import POOL_COLUMNS
+from curate.engine.passes.answers import log as answer_log
+from curate.engine.passes.answers.lookup import Answer
 from curate.engine.passes.async_map import LAST_SECONDS, AsyncMember
 from curate.engine.passes.counting import CountingFilter, CountingMap
 from curate.engine.passes.decode import Decoder
@@ -51,14 +53,16 @@ def run_pass(task: PassTask) -> list[ShardResult] | None:
     numbers = {name: dict(of_shard) for name, of_shard in task.numbers.items()}
     for spec in task.stages if (task.retried or beat.current().again) and task.sink != "count" else ():
         if trait(spec.stage, "costly"):
-            numbers[spec.name] |= _published(task, spec)
+            numbers[spec.name] |= _kept(task, spec)
     counts: dict[str, dict[str, Any]] = {spec.name: {} for spec in task.stages}
+    found: dict[str, dict[bytes, Answer]] = {spec.name: {} for spec in task.stages}
     with under_way(task, task.chain):
         while True:
+            unit = _Pass(task, numbers, counts, found)
             try:
-                return _Pass(task, numbers, counts).run()
+                return unit.run()
             except Adopted:  # start over: later members read the other run's values
-                continue
+                found = {name: {} for name in found} | {member.name: member.answers() for member in unit.maps}
             except Stopped:
                 return None
 
@@ -88,8 +92,9 @@ def _pool_columns(task: PassTask) -> tuple[str, ...]:
     return ("key", "reject", *parent, *sorted(read - {"key"}))
 
 
-def _published(task: PassTask, spec: PassStage) -> dict[str, int]:
-    """Shard -> number of its highest table now: an earlier attempt at the unit may have saved answers and died."""
+def _kept(task: PassTask, spec: PassStage) -> dict[str, int]:
+    """Shard -> number of its highest table now, with what an earlier attempt at the unit has published or logged."""
+    answer_log.fold(task.storage, spec.path, {answer_log.token(shard.id for shard in task.shards)})
     found: dict[str, int] = {}
     for shard in task.shards:
         found |= facts.latest(f"{shard.id}/{name}" for name in task.storage.list(f"{spec.path}/{shard.id}"))
@@ -97,7 +102,13 @@ def _published(task: PassTask, spec: PassStage) -> dict[str, int]:
 
 
 class _Pass:
-    def __init__(self, task: PassTask, numbers: Numbers, counts: Mapping[str, dict[str, Any]]) -> None:
+    def __init__(
+        self,
+        task: PassTask,
+        numbers: Numbers,
+        counts: Mapping[str, dict[str, Any]],
+        found: Mapping[str, dict[bytes, Answer]],
+    ) -> None:
         self.task, self.storage, self.beat = task, task.storage, beat.current()
         self.unit = unit = Unit(task.storage, task.shards, task.known)
         alone = {
@@ -109,7 +120,7 @@ class _Pass:
         for spec in task.stages:
             near = {name: self.members[name] for name in {*spec.inputs, *spec.makers.values()}}
             kinds = COUNTING if task.sink == "count" else MEMBERS
-            given = (alone, numbers[spec.name], counts[spec.name]) if spec.path else ()
+            given = (alone, numbers[spec.name], counts[spec.name], found[spec.name]) if spec.path else ()
             self.members[spec.name] = by_contract(kinds, spec.stage)(task, spec, unit, near, *given)
         self.maps = [member for member in self.members.values() if isinstance(member, MapMember)]
         unit.computes = bool(self.maps)
@@ -152,14 +163,15 @@ class _Pass:
                     self._after_batch(member, saves)
 
     def _after_batch(self, member: PassMember, saves: bool) -> None:
-        """Stop if the run is to stop; publish the results of costly stages periodically."""
+        """Stop if the run is to stop; log the results of costly stages periodically."""
         if not saves:
             return
         if self.beat.stopping:
             raise Stopped
         costly = isinstance(member, MapMember) and member.stage.costly
         if costly and time.monotonic() - self.saved > self.task.segment_seconds:
-            self._publish(whole=False)
+            for each in self.maps:
+                each.save()
             self.saved = time.monotonic()
 
     def _stop_early(self) -> None:

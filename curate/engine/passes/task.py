@@ -108,17 +108,14 @@ class PassTask(UnitTask):
     """Shard -> mask files from outside that its mask depends on."""
     others: Mapping[str, Mapping[str, tuple[tuple[str, int], ...]]] = field(default_factory=dict)
     """Costly stage -> shard -> tables under other fingerprints."""
-    indexes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Costly stage -> files of its index of answers."""
-    units: tuple[str, ...] = ()
-    """Names in answer logs of this unit and of earlier units with its shards."""
-    in_flight: Mapping[str, Mapping[str, tuple[bytes, ...]]] = field(default_factory=dict)
-    """AsyncMap -> shard -> inputs of requests that were in flight when an earlier run died."""
+    indexes: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Costly stage -> files of its index of answers -> bytes."""
     retry: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Stage -> reasons whose rows in error are retried (empty: all)."""
     limiter: Mapping[str, Any] | None = None
     """Where the run's limiter answers, for AsyncMaps that ask named endpoints; its key is a secret of the run."""
     segment_seconds: float = 60.0
+    """How often results of costly Maps are logged."""
 
 
 @contextmanager

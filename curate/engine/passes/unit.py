@@ -17,10 +17,12 @@ from curate.core.nouns.masks import Fate, concatenated
 from curate.core.nouns.pools import Shard
 from curate.core.rows import KnownShards, Rows
 from curate.core.store.storage import Storage
-from curate.engine.passes.answers import index as answers
+from curate.engine.passes.answers import index as answer_index
+from curate.engine.passes.answers.log import SHARD_FIELD
+from curate.engine.passes.batches import BatchResult
 
 NOWHERE = -1
-COUNTS = ("computed", "copied", "requests", "repeated", "asked_again")
+COUNTS = ("computed", "copied", "requests", "repeated")
 
 
 class Unit:
@@ -257,14 +259,14 @@ class UnitFacts:
         """Add the answers to new inputs to the stage's index: (index of the shard, number of the table, rows). Called
         before the tables are published: after a kill in between, lines of the index point to a missing table, but every
         published answer has its line."""
-        lines: list[tuple[bytes, str, str, int]] = []
-        for index, number, rows in places if self.input is not None else ():
+        lines: list[tuple[bytes, str]] = []
+        folder, _, fingerprint = self.path.rpartition("/")
+        for place, number, rows in places if self.input is not None else ():
             assert self.input is not None
             final = rows[(self.status[rows] != ERROR) & ~self.marked[rows] & self.own[rows]]
-            shard = self.unit.shards[index].id
-            lines += [(digest, self.path, shard, number) for digest in self.input[final]]
-        if lines:
-            answers.add(self.unit.storage, self.path.rpartition("/")[0], lines)
+            table = facts.table_path(fingerprint, self.unit.shards[place].id, number)
+            lines += [(given, table) for given in self.input[final]]
+        answer_index.add(self.unit.storage, folder, lines)
 
     def table_of(self, index: int, rows: NDArray[np.int64]) -> pa.Table:
         """A table of facts of some rows of a shard."""
@@ -273,6 +275,17 @@ class UnitFacts:
         inputs = None if self.input is None else self.input[rows]
         local = rows - self.unit.edges[index]
         return facts.build(local, self.status[rows], self.reason[rows], self.marked[rows], table, inputs)
+
+    def logged(self, rows: Sequence[int], made: BatchResult) -> pa.Table:
+        """A segment of a log: new facts of some rows, without errors and values computed from them."""
+        assert self.input is not None
+        of_unit = np.array(rows, np.int64)
+        final = np.flatnonzero((made.status != ERROR) & ~self.marked[of_unit])
+        of_unit, shards = of_unit[final], self.unit.shard_indices(of_unit[final])
+        unmarked, values = np.zeros(len(final), dtype=bool), made.table.take(pa.array(final))
+        local, inputs = of_unit - self.unit.edges[shards], self.input[of_unit]
+        table = facts.build(local, made.status[final], made.reason[final], unmarked, values, inputs)
+        return table.append_column(SHARD_FIELD, self.unit.shards_of(of_unit.tolist()).cast(pa.string()))
 
     def result(self, index: int) -> dict[str, Any]:
         """The driver's record of a shard's facts."""

@@ -19,7 +19,7 @@ from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import in_folder
 from curate.core.store import lease
 from curate.core.store.storage import TEMPORARY, Storage
-from curate.engine.passes.answers.lines import FOLDER as INDEX
+from curate.engine.passes.answers.index import FOLDER as INDEX
 from curate.engine.passes.answers.log import FOLDER as LOG
 from curate.engine.record.claims import LEASE
 from curate.engine.record.pins import Pin, pins
@@ -143,7 +143,7 @@ def _pools(roots: Iterable[str]) -> set[str]:
 
 def _answers(files: Iterable[str], roots: set[str], costly: bool) -> set[str]:
     """For stages with an index of answers: the highest table of each shard under each fingerprint, the index, and the
-    logs of dead workers, which the next run copies into tables. With `costly`: only the index, if a table stays."""
+    logs of dead workers, which the next run puts into tables. With `costly`: only the index, if a table stays."""
     found = {f"facts/{file}" for file in files if f"/{REMOVED}/" in file}
     if not costly:
         found |= highest(files) | {f"facts/{file}" for file in files if file.split("/")[2:3] == [LOG]}

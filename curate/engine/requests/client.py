@@ -62,6 +62,10 @@ class Answered:
     over: str = ""
     """The run's budget was used up, so that the row has no result."""
 
+    @property
+    def has_result(self) -> bool:
+        return not (self.fatal or self.over)
+
 
 def in_flight(stage: AsyncMap) -> int:
     """Most requests of a stage in flight per worker."""

@@ -1,4 +1,4 @@
-"""The index of answers: what it finds in files of units and in layers, what a look-up reads, and what merges leave."""
+"""The index of answers: what it finds, what a look-up reads, what merges leave, and how it is rebuilt."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from curate.core.errors import CorruptError
 from curate.core.store import faults
 from curate.core.store.storage import Storage, open_storage
-from curate.engine.passes.answers import index as answers
-from curate.engine.passes.answers import layers, merge, search
-from curate.engine.passes.answers.lines import FOLDER as INDEX
+from curate.engine.passes.answers import index
 from curate.engine.run import run
 from curate.engine.state import Options
-from tests.engine import toys
+from tests.engine import toys, workspaces
 
 FOLDER = "facts/op/stage"
-Line = tuple[bytes, str, str, int]
+INDEX = f"{FOLDER}/{index.FOLDER}"
+Line = tuple[bytes, str]
 
 
 def lines(seed: int, count: int, alike: bool = True) -> list[Line]:
-    """Digests; with `alike`, half of them begin alike."""
+    """Digests, which end in a zero; with `alike`, half of them begin alike."""
     drawn = np.random.default_rng(seed).bytes(16 * count)
     made = []
     for n in range(count):
         first = b"\xff" * 8 if alike and n % 2 else drawn[16 * n : 16 * n + 8]
-        made.append((first + drawn[16 * n + 8 : 16 * n + 16], f"{FOLDER}/f", f"s{n % 7}", n % 3 + 1))
+        made.append((first + drawn[16 * n + 8 : 16 * n + 15] + b"\0", f"f/s{n % 7}/{n % 3 + 1:06d}.parquet"))
     return made
 
 
@@ -40,7 +40,7 @@ def lines(seed: int, count: int, alike: bool = True) -> list[Line]:
 def other_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is open or cached from another test."""
     monkeypatch.setenv("CURATE_CACHE", str(tmp_path / "cache"))
-    answers.forget_recent()
+    index.forget()
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -59,154 +59,151 @@ def _put(aside: Path, final: str, exclusive: bool) -> None:
         file.write(aside.read_bytes())
 
 
-def listed(storage: Storage) -> tuple[str, ...]:
-    return search.searched(storage.list(f"{FOLDER}/{INDEX}"))
+def listed(storage: Storage) -> dict[str, int]:
+    return index.files_of(storage.list(INDEX))
 
 
-def found(storage: Storage, named: Sequence[str], wanted: list[Line]) -> list[Line]:
-    made = answers.Answers(storage, FOLDER, {}, named)
-    return sorted((given, *place) for given, place in made.places([line[0] for line in wanted]))
+def found(storage: Storage, files: index.Files, wanted: list[Line]) -> list[Line]:
+    return sorted(index.search(storage, FOLDER, files, [line[0] for line in wanted]))
 
 
-def here(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-    return [function(task) for task in tasks]
+def here(function: Callable[[Any], bool], tasks: Sequence[Any]) -> bool:
+    done = [function(task) for task in tasks]
+    return all(done)
 
 
 def add(storage: Storage, written: Sequence[Line], each: int = 10) -> None:
     """A file for every few lines, as units add them."""
     for start in range(0, len(written), each):
-        answers.add(storage, FOLDER, written[start : start + each])
+        index.add(storage, FOLDER, written[start : start + each])
 
 
-@pytest.mark.parametrize("held", [0, 150, search.HELD_LINES])
-def test_files_of_units_are_searched(storage: Storage, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
-    """In memory, and in the files that there is no room for."""
-    monkeypatch.setattr(search, "HELD_LINES", held)
+def test_files_of_units_are_searched(storage: Storage) -> None:
     written = lines(1, 500)
     add(storage, written, 100)
     wanted = [*written[::3], *lines(2, 100)]
     assert found(storage, listed(storage), wanted) == sorted(written[::3])
-    assert found(storage, listed(storage), lines(2, 100)) == []
-    assert found(storage, (), written) == []
+    assert found(storage, listed(storage), lines(2, 100)) == [] == found(storage, {}, written)
 
 
-@pytest.mark.parametrize("range_lines", [16, 100, merge.RANGE_LINES])
-def test_a_layer_finds_what_it_has(storage: Storage, monkeypatch: pytest.MonkeyPatch, range_lines: int) -> None:
-    """With one range or several; half of the lines are in the last one."""
-    monkeypatch.setattr(merge, "RANGE_LINES", range_lines)
-    written = lines(1, 400)
+def test_what_a_process_adds_it_finds_without_a_listing(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "RECENT_LINES", 25)
+    written = lines(1, 40)
+    add(storage, written)
+    seen = index.search_recent(storage, FOLDER, [line[0] for line in written])
+    assert sorted(seen) == sorted(written[20:])
+
+
+def test_inputs_with_several_tables(storage: Storage) -> None:
+    """Each line once, also after a merge of files that have it twice."""
+    written = [(given, f"f/s/{number:06d}.parquet") for given, _ in lines(1, 20) for number in (1, 2, 3)]
+    for start in range(4):
+        index.add(storage, FOLDER, written[start:])
+    assert set(found(storage, listed(storage), written)) == set(written)
+    index.merge(storage, FOLDER, here)
+    assert len(listed(storage)) == 1 and found(storage, listed(storage), written[::3]) == sorted(written)
+
+
+@pytest.mark.parametrize("range_lines", [16, 100, index.RANGE_LINES])
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_merged_file_finds_what_it_has(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, range_lines: int, alike: bool
+) -> None:
+    """Merged at once or by ranges; half of the lines may be in the last one."""
+    monkeypatch.setattr(index, "RANGE_LINES", range_lines)
+    written = lines(1, 400, alike)
     add(storage, written)
     before = listed(storage)
-    merge.merge(storage, f"{FOLDER}/{INDEX}", here)
-    [layer] = listed(storage)
-    assert len(before) == 40 and not layer.endswith(".parquet")
-    wanted = [*written[::3], *lines(2, 100)]
-    assert found(storage, [layer], wanted) == sorted(written[::3])
-    assert found(storage, before, written) == sorted(written), "a reader of the old files finds the new ones"
-    assert found(storage, [layer], lines(2, 100)) == []
-    about = layers.Description.load(storage, f"{FOLDER}/{INDEX}/{layer}")
-    assert sum(about.lines) == 400 and len(about.lines) == 2**about.bits >= 400 / range_lines / 2
+    assert found(storage, before, written) == sorted(written)
+    index.merge(storage, FOLDER, here)
+    [merged] = after = listed(storage)
+    assert len(before) == 40 and merged not in before
+    wanted = [*written[::3], *lines(2, 100, alike)]
+    assert found(storage, after, wanted) == sorted(written[::3])
+    assert found(storage, after, lines(2, 100, alike)) == []
+    add(storage, lines(3, 60, alike), 30)
+    assert found(storage, listed(storage), [*written, *lines(3, 60, alike)]) == sorted([*written, *lines(3, 60, alike)])
 
 
-@pytest.mark.parametrize("alike", [False, True])
-def test_layers_are_merged_by_range(storage: Storage, monkeypatch: pytest.MonkeyPatch, alike: bool) -> None:
-    """Into more ranges than any of them has; lines in files of units are found with them."""
-    monkeypatch.setattr(merge, "RANGE_LINES", 64)
-    monkeypatch.setattr(merge, "MOST_FILES", 16)
-    written = lines(1, 1500, alike)
-    add(storage, written[:1280])
-    before = listed(storage)
-    merge.merge(storage, f"{FOLDER}/{INDEX}", here)
-    [whole] = listed(storage)
-    assert layers.Description.load(storage, f"{FOLDER}/{INDEX}/{whole}").bits == 5
-    add(storage, written[1280:], 50)
-    assert found(storage, before, written[:1280]) == sorted(written[:1280])
-    assert found(storage, listed(storage), [*written, *lines(2, 300, alike)]) == sorted(written)
+def test_files_of_similar_size_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert index.groups(dict.fromkeys("abc", 10)) == [] == index.groups({})
+    assert index.groups({"small": 1} | dict.fromkeys("abcd", 10)) == [tuple("abcd")]
+    assert index.groups({"a": 10, "b": 20, "c": 60, "d": 180, "huge": 1000}) == [tuple("abcd")]
+    monkeypatch.setattr(index, "MOST_FILES", 5)
+    assert index.groups(dict.fromkeys("abcdefghijkl", 10)) == [tuple("abcde"), tuple("fghij")]
 
 
-def test_a_large_layer_is_seldom_rewritten(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line is written a few times, and there are few layers, however many units there were."""
-    wrote, write = [0], merge.write_range
+def test_a_large_file_is_seldom_rewritten(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is written a few times, and there are few files, however many units there were."""
+    wrote, merged = [0], index._merged
 
-    def counted(*args: Any) -> None:
-        wrote[0] += len(args[-1])
-        write(*args)
+    def counted(*args: Any) -> Any:
+        for batch in merged(*args):
+            wrote[0] += len(batch)
+            yield batch
 
-    monkeypatch.setattr(merge, "write_range", counted)
+    monkeypatch.setattr(index, "_merged", counted)
     add(storage, lines(99, 2, alike=False), 2)  # one small file among them keeps no others from being merged
-    monkeypatch.setattr(merge, "MOST_FILES", 16)
     most = 0
     for seed in range(14):
-        add(storage, lines(seed, 64, alike=False), 4)
-        merge.merge(storage, f"{FOLDER}/{INDEX}", here)
+        add(storage, lines(seed, 3200, alike=False), 200)
+        index.merge(storage, FOLDER, here)
         most = max(most, len(listed(storage)))
-    assert most <= 8 and wrote[0] <= 6 * 14 * 64
-    assert found(storage, listed(storage), lines(3, 64, alike=False)) == sorted(lines(3, 64, alike=False))
-
-
-def test_an_index_of_large_files_is_merged(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an earlier version left it: few files, of any size."""
-    monkeypatch.setattr(merge, "DUE_BYTES", 10_000)
-    monkeypatch.setattr(merge, "MOST_BYTES", 12_000)
-    written = lines(1, 900)
-    add(storage, written, 300)
-    assert len(merge._groups({"a": 10_000, "b": 10_000, "c": 1_000, "d": 20_000})) == 3
-    merge.merge(storage, f"{FOLDER}/{INDEX}", here)
-    assert not [name for name in listed(storage) if name.endswith(".parquet")]
+    assert most <= 8 and wrote[0] <= 6 * 14 * 3200
+    written = lines(3, 3200, alike=False)
     assert found(storage, listed(storage), written) == sorted(written)
 
 
-def test_heads_are_read_from_an_object_store_once(
+def test_files_are_read_from_an_object_store_once(
     workspace: Path, monkeypatch: pytest.MonkeyPatch, storage: Storage
 ) -> None:
-    """They are copied to the machine; copies of a layer that is gone are removed."""
-    monkeypatch.setattr(merge, "RANGE_LINES", 64)
+    """They are copied to the machine; copies of a file that is gone are removed, and truncated ones replaced."""
     written = lines(1, 1000, alike=False)
-    add(storage, written)
-    merge.merge(storage, f"{FOLDER}/{INDEX}", here)
-    [layer] = listed(storage)
-    ranges = layers.Description.load(storage, f"{FOLDER}/{INDEX}/{layer}").bits
-    asked: list[str] = []
-    read = Storage.read_range
+    add(storage, written, 500)
+    opened: list[str] = []
+    open_file = Storage.open
 
-    def counted(self: Storage, relative: str, start: int, stop: int | None) -> bytes:
-        asked.append(relative)
-        return read(self, relative, start, stop)
+    def counted(self: Storage, relative: str) -> Any:
+        opened.append(relative)
+        return open_file(self, relative)
 
-    monkeypatch.setattr(Storage, "read_range", counted)
+    monkeypatch.setattr(Storage, "open", counted)
     for _ in range(2):
-        assert found(storage, [layer], written[::5]) == sorted(written[::5])
-        search.close()
-    assert len(asked) == (0 if storage.local else 2**ranges)
-    copies = layers.cache_of(storage, f"{FOLDER}/{INDEX}")
+        assert found(storage, listed(storage), written[::5]) == sorted(written[::5])
+        index.forget()
+    assert len(opened) == (0 if storage.local else 2)
+    copies = index._copies(storage, INDEX)
     assert copies.exists() == (not storage.local)
-    layers.forget(storage, f"{FOLDER}/{INDEX}", [])
-    assert copies.exists() == (not storage.local), "a copy that was made just now"
-    monkeypatch.setattr(layers, "UNUSED_SECONDS", -1.0)
-    layers.forget(storage, f"{FOLDER}/{INDEX}", [])
-    assert not list(copies.glob("*"))
+    for copy in copies.glob("*.arrow"):
+        copy.write_bytes(b"")
+    assert found(storage, listed(storage), written[::5]) == sorted(written[::5])
+    assert found(storage, {}, written) == []
+    assert len(list(copies.glob("*.arrow"))) == (0 if storage.local else 2), "copies that were made just now"
+    monkeypatch.setattr(index, "UNUSED_SECONDS", -1.0)
+    found(storage, {}, written)
+    assert not list(copies.glob("*.arrow"))
 
 
-def test_without_a_cache_heads_are_kept_in_memory(
+def test_without_a_cache_files_are_kept_in_memory(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("CURATE_CACHE", str(tmp_path / "file"))
     written = lines(1, 400)
     add(storage, written)
-    merge.merge(storage, f"{FOLDER}/{INDEX}", here)
+    index.merge(storage, FOLDER, here)
     assert found(storage, listed(storage), written) == sorted(written)
 
 
-def test_a_corrupt_layer_is_named(storage: Storage) -> None:
+def test_a_corrupt_file_is_named(storage: Storage) -> None:
     add(storage, lines(1, 400))
-    merge.merge(storage, f"{FOLDER}/{INDEX}", here)
-    [layer] = listed(storage)
-    path = Path(storage.path(f"{FOLDER}/{INDEX}/{layer}/{layers.MANIFEST}"))
-    path.write_text("{}")
-    with pytest.raises(CorruptError, match="this part of the index of answers is corrupt") as raised:
-        found(storage, [layer], lines(1, 10))
-    assert layer in str(raised.value) and "\n" not in str(raised.value)
+    index.merge(storage, FOLDER, here)
+    [file] = listed(storage)
+    path = Path(storage.path(f"{INDEX}/{file}"))
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(CorruptError, match="this file of the index of answers is corrupt") as raised:
+        found(storage, listed(storage), lines(1, 10))
+    assert file in str(raised.value) and "\n" not in str(raised.value)
 
 
 # --- kills ------------------------------------------------------------------------------------------------------------
@@ -239,12 +236,11 @@ def points(monkeypatch: pytest.MonkeyPatch, kill: int = -1) -> list[str]:
 
 
 def small_index(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> list[Line]:
-    """Four units to merge: into a layer each, and these into one."""
-    monkeypatch.setattr(merge, "RANGE_LINES", 16)
-    monkeypatch.setattr(merge, "LEAST_FILES", 4)
-    monkeypatch.setattr(merge, "MOST_FILES", 1)
-    written = lines(5, 40)
-    add(storage, written)
+    """Sixteen units to merge: four at a time, and these four again."""
+    monkeypatch.setattr(index, "RANGE_LINES", 16)
+    monkeypatch.setattr(index, "MOST_FILES", 4)
+    written = lines(5, 80, alike=False)
+    add(storage, written, 5)
     return written
 
 
@@ -253,7 +249,7 @@ def merged(storage: Storage, monkeypatch: pytest.MonkeyPatch, kill: int) -> list
     with monkeypatch.context() as patch:
         passed = points(patch, kill)
         with contextlib.suppress(Killed):
-            merge.merge(storage, f"{FOLDER}/{INDEX}", here)
+            index.merge(storage, FOLDER, here)
     return passed
 
 
@@ -265,46 +261,78 @@ def local(workspace: Path) -> Storage:
 def test_a_kill_at_any_point_of_a_merge_loses_nothing(
     local: Storage, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Readers find all lines right after it; the next merge finishes it, and leaves no other file."""
+    """Readers find all lines right after it; the next merge drops duplicates."""
     written = small_index(local, monkeypatch)
-    first = listed(local)
     whole = merged(local, monkeypatch, -1)
-    kinds = ("publish:*.lines:written", "publish:*/tables.parquet:published", "publish:*/manifest.json:*", "remove:*")
-    assert all(any(fnmatch(name, kind) for name in whole) for kind in kinds)
+    kinds = ("publish:*.arrow:written", "publish:*.arrow:published", "remove:*.arrow")
+    assert all(any(fnmatch(name, kind) for name in whole) for kind in kinds) and len(listed(local)) == 1
     for kill in range(len(whole)):
         other = open_storage(str(memory / f"killed-{kill}"))
         small_index(other, monkeypatch)
         assert merged(other, monkeypatch, kill) == whole[: kill + 1]
         assert set(found(other, listed(other), written)) == set(written), whole[kill]
-        assert set(found(other, first, written)) == set(written), whole[kill]
-        merge.merge(other, f"{FOLDER}/{INDEX}", here)
-        left = other.list(f"{FOLDER}/{INDEX}")
-        assert found(other, listed(other), written) == sorted(written), whole[kill]
-        assert {name.partition("/")[0] for name in left} == set(listed(other)), whole[kill]
+        index.merge(other, FOLDER, here)
+        assert set(found(other, listed(other), written)) == set(written), whole[kill]
+        assert len(listed(other)) <= 4, whole[kill]
 
 
 def test_a_task_that_fails_ends_the_merge(local: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     written = small_index(local, monkeypatch)
-    merge.merge(local, f"{FOLDER}/{INDEX}", lambda function, tasks: [None for _ in tasks])
-    assert found(local, listed(local), written) == sorted(written) and len(listed(local)) == 4
-    merge.merge(local, f"{FOLDER}/{INDEX}", lambda f, tasks: here(f, tasks) if f is merge.merge_units else [None])
-    assert found(local, listed(local), written) == sorted(written) and len(listed(local)) == 4
+    index.merge(local, FOLDER, lambda function, tasks: False)
+    assert found(local, listed(local), written) == sorted(written) and len(listed(local)) == 16
 
 
-def test_a_merge_whose_files_another_run_removed_is_not_committed(
-    local: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its lease was taken for dead."""
+def test_a_merge_whose_files_another_run_removed_gives_up(local: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lease was taken for dead. The other run's files have all lines."""
     written = small_index(local, monkeypatch)
 
-    def robbed(function: Callable[[Any], Any], tasks: Sequence[Any]) -> list[Any]:
-        made = here(function, tasks)
-        if function is merge.merge_range:
-            local.remove_file(layers.range_path(tasks[0].folder, 1))
-        return made
+    def robbed(function: Callable[[Any], bool], tasks: Sequence[Any]) -> bool:
+        assert all(function(task) for task in tasks)  # the other run's merge
+        return here(function, tasks)
 
-    merge.merge(local, f"{FOLDER}/{INDEX}", robbed)
+    index.merge(local, FOLDER, robbed)
     assert len(listed(local)) == 4 and found(local, listed(local), written) == sorted(written)
+
+
+# --- rebuilding it from the tables ------------------------------------------------------------------------------------
+
+
+def costly(workspace: Path, namespace: str, rows: int = 100) -> tuple[int, int]:
+    """Rows (copied, computed) of a run, as in another process."""
+    index.forget()
+    result = run(toys.chain(toys.Costly(), namespace=namespace, rows=rows, shard_rows=5), str(workspace))
+    return result.counts["stage_1"].copied, result.counts["stage_1"].computed
+
+
+@pytest.mark.parametrize("left", ["earlier", "nothing"])
+def test_an_index_is_rebuilt_from_the_tables(workspace: Path, monkeypatch: pytest.MonkeyPatch, left: str) -> None:
+    """If it has been removed, or is of an earlier version: files of units, and layers."""
+    monkeypatch.setattr(index, "TABLES", 7)
+    assert costly(workspace, "one") == (0, 100)
+    before = workspaces.index_lines(workspace)
+    [folder] = workspace.glob(f"facts/*/*/{index.FOLDER}")
+    for path in folder.iterdir():
+        path.unlink()
+    if left == "earlier":
+        (folder / "layer").mkdir()
+        for name in ("unit.parquet", "layer/manifest.json", "layer/0000.lines"):
+            (folder / name).write_text("not Arrow")
+    assert costly(workspace, "two") == (100, 0)
+    assert workspaces.index_lines(workspace).keys() == before.keys()
+    assert {path.suffix for path in folder.iterdir()} == {".arrow"}
+
+
+def test_an_index_without_answers_is_rebuilt_once(workspace: Path, storage: Storage) -> None:
+    """Its tables have errors only."""
+    table = pa.table({"_row": pa.array([0], pa.int32()), "_status": pa.array([2], pa.int8()), "_marked": [False]})
+    storage.publish_table(
+        f"{FOLDER}/f/s/000001.parquet", table.append_column("_input", pa.array([b"x" * 16], pa.binary(16)))
+    )
+    listing = storage.list(INDEX)
+    assert index.is_due(listing, tables=True) and not index.is_due(listing, tables=False)
+    index.merge(storage, FOLDER, here)
+    assert not index.is_due(storage.list(INDEX), tables=True)
+    assert found(storage, listed(storage), lines(1, 3)) == []
 
 
 # --- in runs ----------------------------------------------------------------------------------------------------------
@@ -318,19 +346,19 @@ def test_the_first_run_of_a_stage_reads_no_index(workspace: Path, monkeypatch: p
         made = getattr(Storage, name)
 
         def counted(self: Storage, relative: str, *args: Any, **more: Any) -> Any:
-            asked[name] += f"/{INDEX}/" in relative
+            asked[name] += f"/{index.FOLDER}/" in relative
             return made(self, relative, *args, **more)
 
         monkeypatch.setattr(Storage, name, counted)
 
-    for name in ("read_table", "open", "publish_table"):
+    for name in ("open", "publish"):
         count(name)
+    monkeypatch.setattr(index, "LEAST_FILES", 10)
     options = Options(task_rows=20)
     run(toys.chain(toys.Costly(), rows=100, shard_rows=5), str(workspace), options=options)
-    files = list(workspace.glob(f"facts/*/*/{INDEX}/*"))
-    assert len(files) == 1 or len(files) == asked["publish_table"] < merge.LEAST_FILES
-    assert asked["read_table"] in (0, asked["publish_table"] - 1) and not asked["open"]
-    answers.forget_recent()
+    files = list(workspace.glob(f"facts/*/*/{index.FOLDER}/*"))
+    assert len(files) == asked["publish"] < 10 and not asked["open"]
+    index.forget()
     result = run(toys.chain(toys.Costly(), namespace="other", rows=120, shard_rows=5), str(workspace), options=options)
     assert (result.counts["stage_1"].copied, result.counts["stage_1"].computed) == (100, 20)
 
@@ -339,18 +367,18 @@ def test_a_run_merges_what_a_killed_one_left(workspace: Path, monkeypatch: pytes
     """Before its units begin: these read few files, and find all answers."""
     options = Options(task_rows=5)
     with monkeypatch.context() as patch:
-        patch.setattr(merge, "LEAST_FILES", 10**6)
+        patch.setattr(index, "LEAST_FILES", 10**6)
         run(toys.chain(toys.Costly(), rows=100, shard_rows=5), str(workspace), options=options)
-    assert len(list(workspace.glob(f"facts/*/*/{INDEX}/*.parquet"))) == 20
-    answers.forget_recent()
-    searches: list[tuple[str, ...]] = []
-    index_of = answers.index_of
+    assert len(list(workspace.glob(f"facts/*/*/{index.FOLDER}/*.arrow"))) == 20
+    index.forget()
+    searches: list[int] = []
+    search = index.search
 
-    def noted(storage: Storage, folder: str, files: tuple[str, ...]) -> Any:
-        searches.append(files)
-        return index_of(storage, folder, files)
+    def noted(storage: Storage, folder: str, files: index.Files, inputs: Any) -> Any:
+        searches.append(len(files))
+        return search(storage, folder, files, inputs)
 
-    monkeypatch.setattr(answers, "index_of", noted)
+    monkeypatch.setattr(index, "search", noted)
     result = run(toys.chain(toys.Costly(), namespace="other", rows=100, shard_rows=5), str(workspace), options=options)
     assert (result.counts["stage_1"].copied, result.counts["stage_1"].computed) == (100, 0)
-    assert searches and all(len(files) == 1 for files in searches)
+    assert searches and set(searches) == {1}

@@ -17,7 +17,7 @@ from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_workspace
-from curate.engine.passes.answers import index as answers
+from curate.engine.passes.answers import lookup
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import RunRecord
 from curate.engine.run import Result, run
@@ -111,13 +111,12 @@ def test_a_row_computed_from_a_null_is_computed_again_as_if_it_never_had_been(
     assert {row["answer"] for row in rows} == {f"about picture {n}" for n in range(20) if n != 7} | {"about None"}
     for row in rows:
         text = None if row["answer"] == "about None" else row["answer"].removeprefix("about ")
-        assert [row[facts.INPUT]] == answers.inputs_of(pa.table({"text": [text]}), ["text"], None)
+        assert [row[facts.INPUT]] == lookup.inputs_of(pa.table({"text": [text]}), ["text"], None)
         assert (row[facts.STATUS_COLUMN], row[facts.MARKED]) == (facts.DONE, False)
-    for path in (workspace / "facts").glob("toy.about/*/index/*.parquet"):
-        for line in pq.read_table(path).to_pylist():
-            table = pq.read_table(workspace / facts.table_path(line["path"], line["shard"], line["number"]))
-            [answer] = [row for row in table.to_pylist() if row[facts.INPUT] == line["input"]]
-            assert not answer[facts.MARKED]
+    for given, path in workspaces.index_lines(workspace, "toy.about"):
+        table = pq.read_table(workspace / path, partitioning=None)
+        [answer] = [row for row in table.to_pylist() if row[facts.INPUT] == given]
+        assert not answer[facts.MARKED]
 
 
 # --- a retry that fails otherwise -------------------------------------------------------------------------------------

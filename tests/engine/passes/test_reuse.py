@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from curate.core.contracts import Batch, Map, Sample
@@ -18,23 +17,16 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.backends.local import LocalBackend
 from curate.engine.context import Context
-from curate.engine.passes.answers import index as answers
+from curate.engine.passes.answers import index
 from curate.engine.record import claims, gc
 from curate.engine.run import Result, run
 from curate.engine.state import Options
 from tests.engine import toys, workspaces
 from tests.engine.experiment import COSTLY_STAGES, IMAGES, SHARD_ROWS, Caption, Clean, Embed, Inspect, MinSide, Sizes
+from tests.engine.workspaces import index_lines
 
 LOSSES = Options(failure_budget=1.0)
 SMALL = IMAGES // 4
-
-
-def index(workspace: Path, op: str = "*") -> Counter[tuple[Any, ...]]:
-    """Lines of the index of answers, with how often each is there."""
-    found: Counter[tuple[Any, ...]] = Counter()
-    for path in sorted((workspace / "facts").glob(f"{op}/*/index/*.parquet")):
-        found.update(tuple(line.values()) for line in pq.read_table(path).to_pylist())
-    return found
 
 
 # --- answers of other tables and pools --------------------------------------------------------------------------------
@@ -71,7 +63,7 @@ def test_answers_outlive_the_tables_that_they_were_first_in(
     run(costly_pipeline(side=32), str(workspace))
     gone = {path for path in collect(workspace) if path.endswith("/000001.parquet")}
     assert {path.split("/")[1] for path in gone} >= {"rules.embed", "rules.caption"}
-    lost = [line for line in index(workspace, "rules.*") if facts.table_path(*line[1:]) in gone]
+    lost = [line for line in index_lines(workspace, "rules.*") if line[1] in gone]
     assert len(lost) == 2 * (IMAGES - SMALL)
     asked: Counter[str] = Counter()
     read = facts.read
@@ -81,7 +73,7 @@ def test_answers_outlive_the_tables_that_they_were_first_in(
         return read(storage, folder, shard, number, columns)
 
     monkeypatch.setattr(facts, "read", counted)
-    answers.forget_recent()  # as in another process
+    index.forget()  # as in another process
     result = run(costly_pipeline(namespace="two", shard_rows=shard_rows), str(workspace))
     assert work(result) == dict.fromkeys(COSTLY_STAGES, (0, IMAGES))
     assert gone & asked.keys() and max(asked.values()) <= 2, asked.most_common(6)
@@ -98,17 +90,17 @@ def test_a_table_that_gc_has_removed_with_all_that_follow_is_computed_again(work
 
 def test_copied_rows_add_no_lines_to_the_index(workspace: Path) -> None:
     run(costly_pipeline(rule=False), str(workspace))
-    first = index(workspace, "rules.*")
+    first = index_lines(workspace, "rules.*")
     assert len(first) == first.total() == 2 * IMAGES
     changed = IMAGES // 32
     assert work(run(costly_pipeline(rule=True), str(workspace))) == {
         "embed": (0, 0),
         "caption": (changed, IMAGES - changed),
     }
-    second = index(workspace, "rules.*")
+    second = index_lines(workspace, "rules.*")
     assert second.total() == first.total() + changed and not first - second
     assert work(run(costly_pipeline(namespace="two"), str(workspace))) == dict.fromkeys(COSTLY_STAGES, (0, IMAGES))
-    assert index(workspace, "rules.*") == second
+    assert index_lines(workspace, "rules.*") == second
 
 
 def test_rows_with_one_input_have_one_line(workspace: Path) -> None:
@@ -116,7 +108,7 @@ def test_rows_with_one_input_have_one_line(workspace: Path) -> None:
     made = Pipeline().add("pool", Sizes(namespace="one", distinct=SHARD_ROWS // 2)).add("embed", Embed(), "pool")
     result = run(made.check(), str(workspace))
     assert result.counts["embed"].computed == SHARD_ROWS // 2
-    lines = index(workspace)
+    lines = index_lines(workspace)
     assert len(lines) == lines.total() == SHARD_ROWS // 2
     assert workspaces.rows_of(workspace, "rules.embed") == IMAGES
 

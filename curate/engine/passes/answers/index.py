@@ -1,180 +1,377 @@
-"""Cache of costly stages' results, keyed by a digest of their inputs: an image is embedded once, in any shard, pool or
-run that has it.
+"""Index of a costly stage's answers: which table has the answer to an input, in sorted Arrow files.
 
-    facts/<op>/<stage>/index/<digest>.parquet    input -> the table with its answer: the answers of a unit
-    facts/<op>/<stage>/index/<layer>/            the same of many units, sorted, in files by range (`layers.py`)
+    facts/<op>/<stage>/index/<digest>.arrow
 
-`<stage>` is the stage's fingerprint without the columns that it reads. A changed rule upstream changes the fingerprint,
-but rows whose values it did not change keep their inputs. A look-up searches the shard's own tables under a few other
-fingerprints, then the lines that this process wrote last, then the index over all shards as listed when the pass began.
-Each unit adds one file. Before a pass and after it, workers merge files into layers (`merge.py`), so that a look-up
-opens few files, however many units there were.
+Each unit adds a file. Before a pass and after it, workers merge files of similar size, so that a look-up opens few
+files however many units there were. Processes map the files into memory: on a local disk the files themselves,
+otherwise copies in the machine's cache, which all its processes share. The system may drop these pages, so a look-up
+needs no memory of the process and, once the files are mapped, no request.
+
+The tables have the answers; a missing index, or one of an earlier version, is rebuilt from them.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
+import logging
+import os
+import shutil
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
+from curate.core.contracts import Resources
 from curate.core.errors import CorruptError
 from curate.core.hashing import digest
 from curate.core.nouns import facts
+from curate.core.recipe.pipeline import Node
+from curate.core.store.cache import cache_folder, locked
 from curate.core.store.storage import Storage
-from curate.engine.passes.answers.lines import FOLDER, SCHEMA, Place
-from curate.engine.passes.answers.search import close, index_of, searched
+from curate.engine.context import Context
 
-IMPORTED = "imported"
-"""In place of a fingerprint: tables of imported answers, which belong to no run."""
-OTHERS = 4
-"""Other fingerprints of a stage whose tables of the same shard are searched."""
-MOST_TABLES = 16
-"""Tables with answers that one stage of a unit keeps in memory."""
-LOOKS = 100
-"""How often a look-up lists an index again because its files were merged meanwhile."""
-RECENT = 1 << 17
-"""Lines that a process wrote last and keeps."""
-GROUP_ROWS = 1 << 16
-"""Lines of a row group of an index file."""
-Answer = tuple[pa.Table, int]  # a table of facts, and a row of it
-Line = tuple[bytes, str, str, int]  # input, folder of a fingerprint, shard, number of its table
-
-
-def inputs_of(table: pa.Table, names: Sequence[str], content: Sequence[str | None] | None) -> list[bytes]:
-    """Digests (16 bytes) of the inputs of each row (n,): the columns that the stage reads and, if it reads images, the
-    digest of the image's bytes (`content`)."""
-    columns = [table.column(name).to_pylist() for name in sorted(names)]
-    values = zip(*columns, strict=True) if columns else ((),) * table.num_rows
-    digests = content if content is not None else [None] * table.num_rows
-    return [_digest(sha, row) for sha, row in zip(digests, values, strict=True)]
-
-
-def _digest(content: str | None, values: tuple[Any, ...]) -> bytes:
-    text = json.dumps([content, values], ensure_ascii=False, default=_plain)
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+FOLDER = "index"
+"""Folder of the index, in the folder of a stage."""
+SCHEMA = pa.schema([pa.field("input", pa.binary(16)), pa.field("table", pa.dictionary(pa.int32(), pa.string()))])
+"""Lines of a file, sorted. `table`: path of a table of facts in the folder of the stage."""
+LEAST_FILES, MOST_FILES = 4, 256
+"""How many files are merged together."""
+RATIO = 2
+"""A file is merged with smaller ones if it has at most this many times their bytes."""
+RANGE_LINES = 1 << 20
+"""Lines that are merged at once, and lines of a record batch, about."""
+TABLES = 64
+"""Tables that one task reads to rebuild an index."""
+RECENT_LINES = 1 << 17
+"""Lines that a process wrote last and searches too, because its pass does not list the index again."""
+CACHE = "answers"
+COPY_BYTES = 16 << 20
+UNUSED_SECONDS = 3600.0
+"""Copies of merged files are removed after this time."""
+MOST_OPEN = 256
+"""Files that a process keeps mapped."""
+Files = Mapping[str, int]
+"""File of an index -> bytes."""
+Run = Callable[[Callable[[Any], bool], Sequence[Any]], bool]
+"""Runs tasks in workers (function, tasks); returns whether all succeeded."""
+log = logging.getLogger("curate")
 
 
-def _plain(value: Any) -> Any:
-    return value.hex() if isinstance(value, bytes) else str(value)
+def files_of(listing: Files) -> dict[str, int]:
+    """What to search of an index, from its listing."""
+    return {file: size for file, size in listing.items() if file.endswith(".arrow")}
 
 
-class Answers:
-    """Results of earlier runs and other shards for one stage."""
+# --- writing ----------------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self,
-        storage: Storage,
-        folder: str,
-        own: Mapping[str, Sequence[tuple[str, int]]],
-        files: Sequence[str] = (),
-    ) -> None:
-        self.storage, self.folder, self.own, self.files = storage, folder, own, tuple(files)
-        """`own`: shard -> (folder of another fingerprint, number of its table). `files`: of the index, as `searched`
-        names them."""
-        self._tables: OrderedDict[tuple[str, str], tuple[pa.Table, dict[bytes, int]] | None] = OrderedDict()
 
-    def find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
-        """Input -> answer, for inputs of `wanted` (input -> its shard) that have one. Only final rows are answers."""
-        found: dict[bytes, Answer] = {}
-        for shard in dict.fromkeys(wanted.values()):
-            for path, number in self.own.get(shard, ()):
-                found |= self._among(path, shard, number, [given for given, of in wanted.items() if of == shard])
-        for places in (self._recent, self.places):
-            missing = [given for given in wanted if given not in found]
-            by_table: dict[Place, list[bytes]] = {}
-            for given, place in places(missing) if missing else ():
-                by_table.setdefault(place, []).append(given)
-            for place, inputs in by_table.items():
-                found |= self._among(*place, [given for given in inputs if given not in found])
-        return found
+def add(storage: Storage, folder: str, answers: Iterable[tuple[bytes, str]]) -> None:
+    """Add new answers (input, path of the table in the stage's folder) to a stage's index, as a new file."""
+    lines = sorted(set(answers))
+    if lines:
+        _recent.add(storage.url_of(folder), _write(storage, folder, lines))
 
-    def _recent(self, missing: list[bytes]) -> list[tuple[bytes, Place]]:
-        """Lines that this process wrote after the index was listed."""
-        lines: Mapping[bytes, Place] = _recent.lines.get(self.storage.url_of(self.folder), {})
-        return [(given, lines[given]) for given in missing if given in lines]
 
-    def _among(self, path: str, shard: str, number: int, wanted: Sequence[bytes]) -> dict[bytes, Answer]:
-        """Answers to some inputs in one table, or in the shard's highest table if gc has removed that one."""
-        final = self._final(path, shard, number) if wanted else None
-        return {} if final is None else {given: (final[0], final[1][given]) for given in wanted if given in final[1]}
+def _write(storage: Storage, folder: str, lines: Sequence[tuple[bytes, str]]) -> pa.Table:
+    """Publish sorted lines."""
+    inputs = pa.array([given for given, _ in lines], pa.binary(16))
+    table = pa.table([inputs, pa.array([path for _, path in lines], pa.string()).dictionary_encode()], schema=SCHEMA)
+    name = digest([[given.hex(), path] for given, path in lines])
+    _publish(storage, f"{folder}/{FOLDER}/{name}.arrow", table.to_batches())
+    return table
 
-    def _final(self, path: str, shard: str, number: int) -> tuple[pa.Table, dict[bytes, int]] | None:
-        """A table, and input -> row of its answers. The last MOST_TABLES tables are kept."""
-        if (path, shard) in self._tables:
-            self._tables.move_to_end((path, shard))
-            return self._tables[path, shard]
-        table = self._read(path, shard, number)
-        final = None
-        if table is not None:
-            inputs = table.column(facts.INPUT).to_pylist()
-            final = table, {inputs[row]: int(row) for row in np.flatnonzero(facts.rank(table) == 2)}
-        self._tables[path, shard] = final
-        while len(self._tables) > MOST_TABLES:
-            self._tables.popitem(last=False)
-        return final
 
-    def _read(self, path: str, shard: str, number: int) -> pa.Table | None:
-        """A table of the shard: the highest also serves, because it has all rows of the tables before it. None if it is
-        corrupt too: its rows are recomputed."""
-        try:
-            return facts.read(self.storage, path, shard, number)
-        except CorruptError:
-            latest = facts.latest(f"{shard}/{name}" for name in self.storage.list(f"{path}/{shard}")).get(shard, number)
-        try:
-            return facts.read(self.storage, path, shard, latest) if latest != number else None
-        except CorruptError:
-            return None
-
-    def places(self, missing: list[bytes]) -> list[tuple[bytes, Place]]:
-        """Lines of the index for these inputs; lists the index again if its files were merged meanwhile."""
-        index = f"{self.folder}/{FOLDER}"
-        for _ in range(LOOKS if self.files else 0):
-            try:
-                return index_of(self.storage, index, self.files).find(missing)
-            except FileNotFoundError:
-                self.files = searched(self.storage.list(index))
-        return []
+def _publish(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> None:
+    with storage.publish(path) as aside, pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
 
 
 class _Recent:
-    """The lines that the process wrote last, by the URL of their stage's folder: input -> place."""
+    """The lines that the process wrote last, by the URL of their stage's folder."""
 
     def __init__(self) -> None:
-        self.lines: dict[str, OrderedDict[bytes, Place]] = {}
+        self._tables: dict[str, list[pa.Table]] = {}
         self._lock = threading.Lock()
 
-    def add(self, folder: str, lines: Iterable[Line]) -> None:
+    def add(self, folder: str, table: pa.Table) -> None:
         with self._lock:
-            recent = self.lines.setdefault(folder, OrderedDict())
-            for given, path, shard, number in lines:
-                recent[given] = Place(path, shard, number)
-            while len(recent) > RECENT:
-                recent.popitem(last=False)
+            tables = [*self._tables.get(folder, ()), table]
+            while len(tables) > 1 and sum(map(len, tables)) > RECENT_LINES:
+                del tables[0]
+            self._tables[folder] = tables
+
+    def of(self, folder: str) -> Sequence[pa.Table]:
+        return self._tables.get(folder, ())
+
+    def clear(self) -> None:
+        self._tables.clear()
 
 
 _recent = _Recent()
 
 
-def forget_recent() -> None:
+# --- searching --------------------------------------------------------------------------------------------------------
+
+
+def search_recent(storage: Storage, folder: str, inputs: Iterable[bytes]) -> list[tuple[bytes, str]]:
+    """(input, path of a table in the stage's folder), among the lines that this process wrote last."""
+    wanted = sorted(inputs)
+    return [found for table in _recent.of(storage.url_of(folder)) for found in _search(table, wanted)]
+
+
+def search(storage: Storage, folder: str, files: Files, inputs: Iterable[bytes]) -> list[tuple[bytes, str]]:
+    """(input, path of a table in the stage's folder) for inputs that may have an answer there: a table may be gone.
+    Raises FileNotFoundError if files have been merged meanwhile, CorruptError if one cannot be read."""
+    wanted, index = sorted(inputs), f"{folder}/{FOLDER}"
+    if not storage.local:
+        _forget_copies(storage, index, files)
+    return [found for table in _opened(storage, index, files) for found in _search(table, wanted)]
+
+
+def _search(table: pa.Table, wanted: Sequence[bytes]) -> Iterator[tuple[bytes, str]]:
+    """Lines of some sorted inputs."""
+    sought = np.array(wanted, "S16")
+    for batch in table.to_batches():
+        keys = _keys(batch)
+        if not len(keys):
+            continue
+        begin, end = int(np.searchsorted(sought, keys[0])), int(np.searchsorted(sought, keys[-1], "right"))
+        mine = sought[begin:end]
+        first = np.searchsorted(keys, mine)
+        hits = np.flatnonzero(keys[first] == mine)  # no input of `mine` is beyond the last key
+        last = np.searchsorted(keys, mine[hits], "right")
+        for hit, start, stop in zip(hits.tolist(), first[hits].tolist(), last.tolist(), strict=True):
+            for path in batch.column(1)[start:stop].to_pylist():
+                yield wanted[begin + hit], path
+
+
+def _keys(batch: pa.RecordBatch) -> NDArray[np.bytes_]:
+    """Inputs (n,) of a batch, without a copy. numpy compares them as if they ended in zeros, which all 16 bytes do."""
+    column = batch.column(0)
+    return np.frombuffer(column.buffers()[1], "S16", len(column), 16 * column.offset)
+
+
+_lock = threading.Lock()
+_open: dict[str, dict[str, pa.Table]] = {}
+"""URL of an index -> its files that this process has mapped."""
+
+
+def _opened(storage: Storage, index: str, files: Files) -> Iterator[pa.Table]:
+    """Files, which the units of a process share."""
+    with _lock:
+        known = _open.setdefault(storage.url_of(index), {})
+        for file in known.keys() - files.keys():
+            del known[file]
+    for file, size in files.items():
+        table = known.get(file)
+        if table is None:
+            table = _read(storage, index, file, size)
+            if len(known) < MOST_OPEN:
+                known[file] = table
+        yield table
+
+
+def _read(storage: Storage, index: str, file: str, size: int) -> pa.Table:
+    try:
+        return pa.ipc.open_file(_source(storage, index, file, size)).read_all()
+    except pa.ArrowInvalid as error:
+        text = " ".join(str(error).split())[:200]
+        raise CorruptError(
+            f"{storage.url_of(f'{index}/{file}')}: this file of the index of answers is corrupt ({text}); remove the "
+            f"folder {index} and rerun the recipe, which rebuilds it"
+        ) from error
+
+
+def _source(storage: Storage, index: str, file: str, size: int) -> Any:
+    """The file, or a copy in the machine's cache, made if it is missing; in memory if that fails."""
+    path = f"{index}/{file}"
+    if storage.local:
+        return pa.memory_map(storage.path(path))
+    copy = _copies(storage, index) / file
+    try:
+        with locked(copy.parent):
+            if not copy.exists() or copy.stat().st_size != size:
+                aside = copy.with_suffix(f".{os.getpid()}")
+                with storage.open(path) as source, open(aside, "wb") as target:
+                    shutil.copyfileobj(source, target, COPY_BYTES)
+                    target.flush()
+                    os.fsync(target.fileno())
+                aside.replace(copy)
+        return pa.memory_map(str(copy))
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        log.warning("%s: cannot cache a part of the index of answers (%s); keeping it in memory", copy, error)
+        return pa.BufferReader(storage.read(path))
+
+
+def _copies(storage: Storage, index: str) -> Path:
+    """Folder on this machine for copies of an index."""
+    return cache_folder(CACHE) / digest(storage.url_of(index))
+
+
+def _forget_copies(storage: Storage, index: str, files: Files) -> None:
+    """Remove copies of files that the index does not have any more."""
+    with contextlib.suppress(OSError):
+        for path in _copies(storage, index).iterdir():
+            if path.name not in files and time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+                path.unlink()
+
+
+def forget() -> None:
     """Forget what this process has written and opened, as in another process."""
-    _recent.lines.clear()
-    close()
+    _recent.clear()
+    with _lock:
+        _open.clear()
 
 
-def add(storage: Storage, folder: str, lines: Iterable[Line]) -> None:
-    """Add (input, path, shard, number) of new answers to a stage's index, as a new file."""
-    rows = sorted(set(lines))
-    if rows:
-        columns = [
-            pa.array(list(values), item.type) for values, item in zip(zip(*rows, strict=True), SCHEMA, strict=True)
-        ]
-        name = digest([[row[0].hex(), *row[1:]] for row in rows])
-        table = pa.table(columns, schema=SCHEMA)
-        storage.publish_table(f"{folder}/{FOLDER}/{name}.parquet", table, row_group_size=GROUP_ROWS)
-        _recent.add(storage.url_of(folder), rows)
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def is_due(listing: Files, tables: bool) -> bool:
+    """Whether an index has files to merge, or is to be rebuilt: it is missing though there are `tables`, or of an
+    earlier version."""
+    return bool(groups(listing)) or len(files_of(listing)) < len(listing) or (tables and not listing)
+
+
+def groups(files: Files) -> list[tuple[str, ...]]:
+    """Files to merge with one another: groups of similar size, the smallest first."""
+    found, rest = list[tuple[str, ...]](), sorted(files, key=lambda file: (files[file], file))
+    while rest:
+        total = count = 0
+        while count < min(len(rest), MOST_FILES) and (not count or files[rest[count]] <= RATIO * total):
+            total, count = total + files[rest[count]], count + 1
+        taken = count if count >= LEAST_FILES else 0
+        found += [tuple(rest[:taken])] if taken else []
+        rest = rest[taken or 1 :]
+    return found
+
+
+def merge_in_run(ctx: Context, node: Node, folder: str) -> dict[str, int]:
+    """Merge what is due of a stage's index in a run's workers; returns what to search. One run at a time merges an
+    index, under a lease."""
+
+    def run(function: Callable[[Any], bool], tasks: Sequence[Any]) -> bool:
+        outcomes = list(ctx.tasks.run(function, tasks, Resources()))
+        return all(outcome.value for outcome in outcomes)
+
+    with ctx.lease(node, f"{folder}/{FOLDER}"):
+        merge(ctx.storage, folder, run)
+    return files_of(ctx.storage.list(f"{folder}/{FOLDER}"))
+
+
+def merge(storage: Storage, folder: str, run: Run) -> None:
+    """Merge what is due. Requires the lease of the index. Gives up if a task fails; the next merge repeats it. A kill
+    leaves lines twice, which does no harm, and a later merge drops them."""
+    index = f"{folder}/{FOLDER}"
+    listing = storage.list(index)
+    earlier = {file.partition("/")[0] for file in listing.keys() - files_of(listing).keys()}
+    if (earlier or not listing) and not _rebuild(storage, folder, run):
+        return
+    for name in sorted(earlier):
+        storage.remove(f"{index}/{name}")
+    while due := groups(files := files_of(storage.list(index))):
+        if not run(merge_files, [Merge(storage, index, {file: files[file] for file in group}) for group in due]):
+            return
+
+
+@dataclass(frozen=True)
+class Merge:
+    storage: Storage
+    index: str
+    files: Files
+
+
+def merge_files(task: Merge) -> bool:
+    """Merge files into one, and remove them. Returns False if another run has removed some."""
+    storage, index = task.storage, task.index
+    try:
+        tables = [_read(storage, index, file, size) for file, size in task.files.items()]
+    except FileNotFoundError:
+        return False
+    _publish(storage, f"{index}/{digest(sorted(task.files))}.arrow", _merged(tables))
+    for file in task.files:
+        storage.remove_file(f"{index}/{file}")
+    return True
+
+
+def _merged(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """The lines of sorted tables, each once, range by range."""
+    batches = [batch for table in tables for batch in table.to_batches()]
+    paths = pa.chunked_array([batch.column(1).dictionary for batch in batches], pa.string()).unique()
+    places = [pc.index_in(batch.column(1).dictionary, paths).to_numpy() for batch in batches]
+    bits = max(0, (sum(map(len, batches)) - 1) // RANGE_LINES).bit_length()
+    edges = np.array([(number << 64 - bits).to_bytes(8) for number in range(1, 1 << bits)], "S16")
+    stops = [[0, *np.searchsorted(_keys(batch), edges).tolist(), len(batch)] for batch in batches]
+    for number in range(1 << bits):
+        parts = [slice(*of_batch[number : number + 2]) for of_batch in stops]
+        given = np.concatenate([_keys(batch)[part] for batch, part in zip(batches, parts, strict=True)])
+        place = np.concatenate(
+            [
+                at[batch.column(1).indices.to_numpy()[part]]
+                for at, batch, part in zip(places, batches, parts, strict=True)
+            ]
+        )
+        order = np.lexsort((place, given))
+        given, place = given[order], place[order]
+        first = np.ones(len(given), dtype=bool)
+        first[1:] = (given[1:] != given[:-1]) | (place[1:] != place[:-1])
+        inputs = pa.Array.from_buffers(pa.binary(16), int(first.sum()), [None, pa.py_buffer(given[first].tobytes())])
+        column = pa.DictionaryArray.from_arrays(pa.array(place[first], pa.int32()), paths)
+        yield pa.record_batch([inputs, column], schema=SCHEMA)
+
+
+# --- rebuilding -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    storage: Storage
+    folder: str
+    tables: tuple[str, ...]
+
+
+def _rebuild(storage: Storage, folder: str, run: Run) -> bool:
+    """Rebuild an index from the existing tables; returns whether that succeeded."""
+    tables = _highest(storage.list(folder))
+    parts = [Rebuild(storage, folder, tuple(tables[at : at + TABLES])) for at in range(0, len(tables), TABLES)]
+    if parts and not run(rebuild_lines, parts):
+        return False
+    if parts and not files_of(storage.list(f"{folder}/{FOLDER}")):
+        _write(storage, folder, [])  # so that it is rebuilt once
+    return True
+
+
+def _highest(listing: Iterable[str]) -> list[str]:
+    """The highest table of each shard under each fingerprint, from the listing of a stage's folder."""
+    by_fingerprint: dict[str, list[str]] = {}
+    for file in listing:
+        fingerprint, _, rest = file.partition("/")
+        by_fingerprint.setdefault(fingerprint, []).append(rest)
+    return [
+        facts.table_path(fingerprint, shard, number)
+        for fingerprint, files in by_fingerprint.items()
+        for shard, number in sorted(facts.latest(files).items())
+    ]
+
+
+def rebuild_lines(task: Rebuild) -> bool:
+    """Write a file with the answers of some tables."""
+    lines: list[tuple[bytes, str]] = []
+    for path in task.tables:
+        columns = [facts.INPUT, facts.STATUS_COLUMN, facts.MARKED]
+        with contextlib.suppress(FileNotFoundError, pa.ArrowInvalid):  # its rows are recomputed
+            table = task.storage.read_table(f"{task.folder}/{path}", columns)
+            inputs = table.column(facts.INPUT).filter(pa.array(facts.rank(table) == 2)).to_pylist()
+            lines += [(given, path) for given in inputs]
+    if lines:
+        _write(task.storage, task.folder, sorted(lines))
+    return True
