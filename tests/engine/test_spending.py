@@ -112,8 +112,8 @@ def test_requests_of_workers_that_died_are_known_to_the_limiter() -> None:
 def test_every_figure_is_what_the_endpoint_reported(
     workspace: Path, endpoint: Endpoint, on_ray: Any, tmp_path: Path
 ) -> None:
-    """To the cent, though a worker is killed whose answers are paid for twice. Only the request that it had in flight
-    is an estimate, which stays apart."""
+    """To the cent, though a worker is killed and what it had not logged is paid for twice. Only the request that it had
+    in flight is an estimate, which stays apart."""
     price = {"input": 2e4, "output": 1e5}
     script = endpoint.script(faults=[{"text": "picture 7", "do": "stall", "times": 1}])
     made = toys.chain(Dies(endpoints=described(script, price=price), folder=str(tmp_path)), rows=12, shard_rows=12)
@@ -129,7 +129,7 @@ def test_every_figure_is_what_the_endpoint_reported(
     requests, tokens_in, tokens_out = seen(script)
     dollars = (price["input"] * tokens_in + price["output"] * tokens_out) / 1e6
     whole, known = result.spend.total, record(workspace, "one")
-    assert (requests, whole.requests, whole.estimated, script.stats()["answered"]) == (24, 24, 1, 23)
+    assert 12 < requests == whole.requests == script.stats()["answered"] + 1 and whole.estimated == 1
     assert (whole.prompt_tokens, whole.completion_tokens) == (tokens_in, tokens_out) and whole.estimated_dollars > 0.0
     told = Progress()
     for event in known.events:

@@ -24,7 +24,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.core.errors import StorageError
 from curate.core.hashing import digest
 from curate.core.nouns import facts
 from curate.core.nouns.facts import MISSING, Notes
@@ -121,7 +120,7 @@ class Log:
     def _try(self) -> bool:
         try:
             self.flush()
-        except (StorageError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - the unit's thread raises it if it does not pass
             log.warning("%s: cannot log answers (%s); trying again", self.folder, redact(str(error)))
             self.failure = (self.failure[0] if self.failure else time.monotonic()), error
             self._added.set()
