@@ -161,13 +161,13 @@ def test_files_are_read_from_an_object_store_once(
     written = lines(1, 1000, alike=False)
     add(storage, written, 500)
     opened: list[str] = []
-    open_file = Storage.open
+    read = Storage.read_range
 
-    def counted(self: Storage, relative: str) -> Any:
+    def counted(self: Storage, relative: str, start: int, stop: int | None) -> bytes:
         opened.append(relative)
-        return open_file(self, relative)
+        return read(self, relative, start, stop)
 
-    monkeypatch.setattr(Storage, "open", counted)
+    monkeypatch.setattr(Storage, "read_range", counted)
     for _ in range(2):
         assert found(storage, listed(storage), written[::5]) == sorted(written[::5])
         index.forget()
@@ -351,13 +351,13 @@ def test_the_first_run_of_a_stage_reads_no_index(workspace: Path, monkeypatch: p
 
         monkeypatch.setattr(Storage, name, counted)
 
-    for name in ("open", "publish"):
+    for name in ("read_range", "publish"):
         count(name)
     monkeypatch.setattr(index, "LEAST_FILES", 10)
     options = Options(task_rows=20)
     run(toys.chain(toys.Costly(), rows=100, shard_rows=5), str(workspace), options=options)
     files = list(workspace.glob(f"facts/*/*/{index.FOLDER}/*"))
-    assert len(files) == asked["publish"] < 10 and not asked["open"]
+    assert len(files) == asked["publish"] < 10 and not asked["read_range"]
     index.forget()
     result = run(toys.chain(toys.Costly(), namespace="other", rows=120, shard_rows=5), str(workspace), options=options)
     assert (result.counts["stage_1"].copied, result.counts["stage_1"].computed) == (100, 20)

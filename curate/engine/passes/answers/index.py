@@ -15,11 +15,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ TABLES = 64
 RECENT_LINES = 1 << 17
 """Lines that a process wrote last and searches too, because its pass does not list the index again."""
 CACHE = "answers"
-COPY_BYTES = 16 << 20
+COPY_BYTES, THREADS = 16 << 20, 4
+"""Bytes of a file that are copied at once, and how many times at the same time."""
 UNUSED_SECONDS = 3600.0
 """Copies of merged files are removed after this time."""
 MOST_OPEN = 256
@@ -200,9 +202,8 @@ def _source(storage: Storage, index: str, file: str, size: int) -> Any:
         with locked(copy.parent):
             if not copy.exists() or copy.stat().st_size != size:
                 aside = copy.with_suffix(f".{os.getpid()}")
-                with storage.open(path) as source, open(aside, "wb") as target:
-                    shutil.copyfileobj(source, target, COPY_BYTES)
-                    target.flush()
+                with open(aside, "wb") as target, ThreadPoolExecutor(THREADS) as pool:
+                    list(pool.map(partial(_copy, storage, path, target.fileno(), size), range(0, size, COPY_BYTES)))
                     os.fsync(target.fileno())
                 aside.replace(copy)
         return pa.memory_map(str(copy))
@@ -211,6 +212,10 @@ def _source(storage: Storage, index: str, file: str, size: int) -> Any:
     except OSError as error:
         log.warning("%s: cannot cache a part of the index of answers (%s); keeping it in memory", copy, error)
         return pa.BufferReader(storage.read(path))
+
+
+def _copy(storage: Storage, path: str, target: int, size: int, start: int) -> None:
+    os.pwrite(target, storage.read_range(path, start, min(size, start + COPY_BYTES)), start)
 
 
 def _copies(storage: Storage, index: str) -> Path:
