@@ -221,9 +221,12 @@ POINTS = (
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_anywhere_costs_what_was_not_flushed(workspace: Path, endpoint: Endpoint, point: str) -> None:
     """What is neither in tables nor in segments then, and nothing else."""
-    script = endpoint.script(latency_seconds=0.2, slots=8)
+    script = endpoint.script(latency_seconds=0.4, slots=8)
     kill = os.environ | {"CURATE_FAULT_KILL": point}
-    assert subprocess.run(child(workspace, script), cwd=ROOT, env=kill, timeout=60).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run(child(workspace, script, flush_seconds=0.01), cwd=ROOT, env=kill, timeout=60).returncode
+        == -signal.SIGKILL
+    )
     before, first = len(kept(workspace)), script.stats()["requests"]
     result = go(workspace, Say(url=script.url), rows=ROWS, shard_rows=SHARD_ROWS)
     assert result.ledger["stage_1"].after == ROWS
