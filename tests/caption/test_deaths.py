@@ -45,7 +45,7 @@ def check(result: Result) -> None:
 
 def test_workers_that_die_on_ray(endpoint: Any, on_ray: Any, tmp_path: Path) -> None:
     """One dies when it sends the first questions, its successor when it sends the first text to rewrite."""
-    script = endpoint.script(style="captions", latency_seconds=0.05, slots=8, wrong_schema=0.3)  # some are asked twice
+    script = endpoint.script(style="captions", latency_seconds=0.3, slots=8, wrong_schema=0.3)  # some are asked twice
     workspace, folder = tmp_path / "workspace", tmp_path / "deaths"
     folder.mkdir()
     points = [f"publish:facts/caption.{op}/*/log/*-000001-*:published" for op in ("ask", "rewrite")]

@@ -277,7 +277,8 @@ class AsyncMember(MapMember):
 
     def _log_rows(self, several: list[tuple[int, Answered]]) -> pa.Table:
         pairs = [(row, answered) for row, answered in several if answered.has_result]
-        return self.facts.logged([row for row, _ in pairs], self._results([answered for _, answered in pairs]))
+        made = self._results([answered for _, answered in pairs])
+        return self.facts.logged([row for row, _ in pairs], made, self.stage.hardware())
 
     def _results(self, several: Sequence[Answered]) -> BatchResult:
         with self._fitting:

@@ -375,7 +375,7 @@ class MapMember(PassMember):
     def _log_rows(self, several: list[Any]) -> pa.Table:
         """A segment of the log with some batches."""
         whole = reduce(add, (made for _, made in several))
-        return self.facts.logged([row for rows, _ in several for row in rows], whole)
+        return self.facts.logged([row for rows, _ in several for row in rows], whole, self.stage.hardware())
 
     def close(self) -> None:
         """The unit has ended, with or without an error."""

@@ -276,7 +276,7 @@ class UnitFacts:
         local = rows - self.unit.edges[index]
         return facts.build(local, self.status[rows], self.reason[rows], self.marked[rows], table, inputs)
 
-    def logged(self, rows: Sequence[int], made: BatchResult) -> pa.Table:
+    def logged(self, rows: Sequence[int], made: BatchResult, hardware: str) -> pa.Table:
         """A segment of a log: new facts of some rows, without errors and values computed from them."""
         assert self.input is not None
         of_unit = np.array(rows, np.int64)
@@ -285,7 +285,8 @@ class UnitFacts:
         unmarked, values = np.zeros(len(final), dtype=bool), made.table.take(pa.array(final))
         local, inputs = of_unit - self.unit.edges[shards], self.input[of_unit]
         table = facts.build(local, made.status[final], made.reason[final], unmarked, values, inputs)
-        return table.append_column(SHARD_FIELD, self.unit.shards_of(of_unit.tolist()).cast(pa.string()))
+        table = table.append_column(SHARD_FIELD, self.unit.shards_of(of_unit.tolist()).cast(pa.string()))
+        return table.replace_schema_metadata({facts.NOTES: Notes(made.counters, device=hardware).dump()})
 
     def result(self, index: int) -> dict[str, Any]:
         """The driver's record of a shard's facts."""

@@ -188,11 +188,14 @@ def _into_tables(storage: Storage, path: str, segments: Sequence[pa.Table]) -> N
     if segments:
         whole = pa.concat_tables(segments)
         shards = {shard: pc.equal(whole.column(SHARD), shard) for shard in pc.unique(whole.column(SHARD)).to_pylist()}
+        notes = dict.fromkeys(shards, Notes())
+        for segment in segments:
+            notes[segment.column(SHARD)[0].as_py()] += Notes.of(segment.schema)
         with ThreadPoolExecutor(THREADS) as pool:
-            list(pool.map(lambda shard: _publish(storage, path, shard, whole.filter(shards[shard])), shards))
+            list(pool.map(lambda of: _publish(storage, path, of, whole.filter(shards[of]), notes[of]), shards))
 
 
-def _publish(storage: Storage, path: str, shard: str, logged: pa.Table) -> None:
+def _publish(storage: Storage, path: str, shard: str, logged: pa.Table, notes: Notes) -> None:
     """Publish the shard's next table with the logged rows that its highest table does not have."""
     rows = logged.column(facts.ROW).to_numpy()
     order = pa.array(np.unique(rows, return_index=True)[1])
@@ -206,4 +209,4 @@ def _publish(storage: Storage, path: str, shard: str, logged: pa.Table) -> None:
         folder, _, fingerprint = path.rpartition("/")
         table = facts.table_path(fingerprint, shard, number + 1)
         index.add(storage, folder, [(given, table) for given in fresh.column(facts.INPUT).to_pylist()])
-        facts.publish(storage, path, shard, number, base, fresh, Notes())
+        facts.publish(storage, path, shard, number, base, fresh, notes)
