@@ -26,7 +26,7 @@ from distill.samples.batches.loader import Batch, collate, read_in_order
 from distill.samples.batches.stream import Stream
 from distill.samples.batches.track import Packing
 from distill.samples.images.augment import augment
-from distill.samples.images.reader import Allowance, ImageReader, PatchedImage, Skipped
+from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage, Skipped
 from distill.samples.sources import split
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS
@@ -82,7 +82,7 @@ class StageContext:
         if recipe.run.threads:
             torch.set_num_threads(recipe.run.threads)
         mixture = as_mixture(dataset, recipe.data.sources)
-        allowance, settings = Allowance(recipe.run.cache_bytes), recipe.data.augment
+        allowance, settings = CacheBudget(recipe.run.cache_bytes), recipe.data.augment
         name, caches = (lambda row: f"image {mixture.value('key', row)}"), open_caches(recipe, mixture)
         if models is None:
             teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name, caches=caches)

@@ -109,7 +109,7 @@ class Request(StrEnum):
 
 
 @dataclass(frozen=True)
-class Limits:
+class Timeouts:
     """Seconds after which a state ends by itself."""
 
     submitting: float = 120.0
@@ -166,10 +166,10 @@ class Step:
     reason: str = ""
 
 
-def decide(seen: Seen, limits: Limits | None = None) -> Step:
+def decide(seen: Seen, limits: Timeouts | None = None) -> Step:
     """The next step of a run. An ended run is unchanged; only a lost one may turn out to be alive, or be
     resubmitted."""
-    limits = limits or Limits()
+    limits = limits or Timeouts()
     if seen.state.ended and seen.state is not State.LOST:
         return Step(seen.state)
     if seen.record in _RESULTS:
@@ -187,7 +187,7 @@ _UNDER_WAY = (Job.PENDING, Job.RUNNING)
 TAKES = "waits until its target takes the job"
 
 
-def _queued(seen: Seen, limits: Limits) -> Step:
+def _queued(seen: Seen, limits: Timeouts) -> Step:
     if seen.record is Record.OPEN:  # the cluster took the job although the call that submitted it failed
         return Step(State.RUNNING)
     if seen.request:
@@ -201,7 +201,7 @@ def _queued(seen: Seen, limits: Limits) -> Step:
     return Step(State.SUBMITTING, Action.SUBMIT, TAKES)
 
 
-def _submitting(seen: Seen, limits: Limits) -> Step:
+def _submitting(seen: Seen, limits: Timeouts) -> Step:
     if seen.request:
         return _stopping(seen, limits)
     if seen.record is Record.OPEN:
@@ -213,7 +213,7 @@ def _submitting(seen: Seen, limits: Limits) -> Step:
     return Step(State.SUBMITTING, Action.SUBMIT, seen.detail or TAKES)
 
 
-def _starting(seen: Seen, limits: Limits) -> Step:
+def _starting(seen: Seen, limits: Timeouts) -> Step:
     if seen.request:
         return _stopping(seen, limits)
     if seen.record is Record.OPEN:
@@ -229,7 +229,7 @@ def _starting(seen: Seen, limits: Limits) -> Step:
     return Step(State.STARTING, reason=_words("its target does not answer", seen) if _silent(seen) else "")
 
 
-def _running(seen: Seen, limits: Limits) -> Step:
+def _running(seen: Seen, limits: Timeouts) -> Step:
     if seen.request:
         return _stopping(seen, limits)
     if seen.record is Record.NONE:
@@ -246,7 +246,7 @@ def _running(seen: Seen, limits: Limits) -> Step:
     return Step(State.LOST, Action.KILL if alive else Action.NONE, _words("its driver died", seen))
 
 
-def _stopping(seen: Seen, limits: Limits) -> Step:
+def _stopping(seen: Seen, limits: Timeouts) -> Step:
     """Also for a run in another state that is requested to stop."""
     drain = 0.0 if seen.request is Request.KILL else seen.drain_seconds
     requested = f"requested by {seen.by}" if seen.by else ""
@@ -276,7 +276,7 @@ def _killed(seen: Seen, late: bool) -> str:
     return f"killed: it did not drain within {seen.drain_seconds:.0f} s" if late else "its driver died as it drained"
 
 
-def _lost(seen: Seen, limits: Limits) -> Step:
+def _lost(seen: Seen, limits: Timeouts) -> Step:
     if seen.record is Record.OPEN and seen.driver is Driver.ALIVE:  # its heartbeat came back
         return Step(State.RUNNING)
     if not seen.retries_left:

@@ -18,7 +18,7 @@ from distill.objectives import Kind
 from distill.objectives.distillation import TermRecipe
 from distill.recipe import Recipe, TeacherRecipe
 from distill.samples.batches.loader import Batch
-from distill.samples.images.reader import Allowance, PatchedImage
+from distill.samples.images.reader import CacheBudget, PatchedImage
 from distill.teachers.base import Shape, Teacher, TeacherFeatures
 from distill.teachers.encoder import EncoderTeacher
 from distill.teachers.feature_cache import FeatureCache
@@ -33,7 +33,7 @@ class Teachers:
         self,
         teachers: Mapping[str, Teacher],
         *,
-        allowance: Allowance | None = None,
+        allowance: CacheBudget | None = None,
         batch: int = 64,
         name: Callable[[int], str] = "row {}".format,
         half: Collection[str] = (),
@@ -43,7 +43,7 @@ class Teachers:
         whose patches are rounded to float16; caches: features computed by `distill teach`, by label."""
         self.names = list(teachers)
         self._teachers = list(teachers.values())
-        self._allowance, self._batch, self._name = allowance or Allowance(0), batch, name
+        self._allowance, self._batch, self._name = allowance or CacheBudget(0), batch, name
         self._half, self._caches = frozenset(half), [(caches or {}).get(label) for label in self.names]
         self._kept: list[dict[Hashable, TeacherFeatures]] = [{} for _ in self.names]
         self.counts: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class Teachers:
         recipe: Recipe,
         device: torch.device,
         *,
-        allowance: Allowance | None = None,
+        allowance: CacheBudget | None = None,
         name: Callable[[int], str] = "row {}".format,
         caches: Mapping[str, FeatureCache] | None = None,
     ) -> Self:
@@ -69,7 +69,7 @@ class Teachers:
     def with_empty_cache(
         self,
         *,
-        allowance: Allowance | None = None,
+        allowance: CacheBudget | None = None,
         name: Callable[[int], str] = "row {}".format,
         caches: Mapping[str, FeatureCache] | None = None,
     ) -> Self:

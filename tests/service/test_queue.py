@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from curate.service.reconcile.queue import Active, Allowance, Place, Verdict, Waiting, choose
+from curate.service.reconcile.queue import Active, TargetState, UserQuota, Verdict, Waiting, choose
 
-BIG = {"big": Place(2, gpus=8)}
+BIG = {"big": TargetState(2, gpus=8)}
 
 
 def waiting(run: str, **about: object) -> Waiting:
@@ -26,7 +26,7 @@ def test_priority_comes_first_then_time_then_id() -> None:
         waiting("e", queued=1.0),
     ]
 
-    found = choose(runs, (), {}, {"big": Place(100, gpus=0)})
+    found = choose(runs, (), {}, {"big": TargetState(100, gpus=0)})
 
     assert list(found) == started(found) == ["b", "c", "d", "e", "a"]
 
@@ -43,30 +43,30 @@ def test_a_target_starts_no_more_runs_than_it_may_have() -> None:
 @pytest.mark.parametrize(
     ("target", "needs", "why"),
     [
-        (Place(2, gpus=8), {"gpus": 8, "stage": "embed"}, ""),
+        (TargetState(2, gpus=8), {"gpus": 8, "stage": "embed"}, ""),
         (
-            Place(2, gpus=0),
+            TargetState(2, gpus=0),
             {"gpus": 1, "stage": "embed"},
             "waits: target big has no GPU, its stage embed needs 1",
         ),
         (
-            Place(2, gpus=1),
+            TargetState(2, gpus=1),
             {"gpus": 2, "stage": "embed"},
             "waits: target big has 1 GPU, its stage embed needs 2",
         ),
-        (Place(2, gpus=4), {"gpus": 8}, "waits: target big has 4 GPUs, it needs 8"),
-        (Place(2, gpus=0, max_gpus=8), {"gpus": 8}, ""),
-        (Place(2, gpus=8, max_gpus=4), {"gpus": 8}, ""),
-        (Place(2, gpus=0, max_gpus=4), {"gpus": 8}, "waits: target big has 4 GPUs, it needs 8"),
-        (Place(2), {}, "waits: target big has not been checked yet"),
+        (TargetState(2, gpus=4), {"gpus": 8}, "waits: target big has 4 GPUs, it needs 8"),
+        (TargetState(2, gpus=0, max_gpus=8), {"gpus": 8}, ""),
+        (TargetState(2, gpus=8, max_gpus=4), {"gpus": 8}, ""),
+        (TargetState(2, gpus=0, max_gpus=4), {"gpus": 8}, "waits: target big has 4 GPUs, it needs 8"),
+        (TargetState(2), {}, "waits: target big has not been checked yet"),
         (
-            Place(2, healthy=False, error="connection refused"),
+            TargetState(2, healthy=False, error="connection refused"),
             {},
             "waits: target big does not answer (connection refused)",
         ),
     ],
 )
-def test_a_target_must_be_able_to_run_it(target: Place, needs: dict[str, object], why: str) -> None:
+def test_a_target_must_be_able_to_run_it(target: TargetState, needs: dict[str, object], why: str) -> None:
     found = choose([waiting("a", needs=needs)], (), {}, {"big": target})
 
     assert found["a"] == Verdict(not why, why)
@@ -79,15 +79,15 @@ def test_a_target_that_is_gone_is_named() -> None:
 @pytest.mark.parametrize(
     ("quota", "running", "why"),
     [
-        (Allowance(running=2), 1, ""),
-        (Allowance(running=1), 1, "waits: ann has 1 of 1 runs under way"),
-        (Allowance(running=0), 0, "waits: ann has 0 of 0 runs under way"),
-        (Allowance(gpu_hours=10.0, used=9.9), 0, ""),
-        (Allowance(gpu_hours=10.0, used=12.34), 0, "waits: ann has used 12.3 of 10 GPU-hours in 30 days"),
-        (Allowance(), 99, ""),
+        (UserQuota(running=2), 1, ""),
+        (UserQuota(running=1), 1, "waits: ann has 1 of 1 runs under way"),
+        (UserQuota(running=0), 0, "waits: ann has 0 of 0 runs under way"),
+        (UserQuota(gpu_hours=10.0, used=9.9), 0, ""),
+        (UserQuota(gpu_hours=10.0, used=12.34), 0, "waits: ann has used 12.3 of 10 GPU-hours in 30 days"),
+        (UserQuota(), 99, ""),
     ],
 )
-def test_a_user_stays_within_their_quota(quota: Allowance, running: int, why: str) -> None:
+def test_a_user_stays_within_their_quota(quota: UserQuota, running: int, why: str) -> None:
     active = [Active("ann", "other")] * running
 
     found = choose([waiting("a")], active, {"ann": quota}, BIG)
@@ -98,7 +98,7 @@ def test_a_user_stays_within_their_quota(quota: Allowance, running: int, why: st
 def test_a_user_s_quota_counts_what_starts_now() -> None:
     runs = [waiting("a", queued=1.0), waiting("b", queued=2.0)]
 
-    assert started(choose(runs, (), {"ann": Allowance(running=1)}, BIG)) == ["a"]
+    assert started(choose(runs, (), {"ann": UserQuota(running=1)}, BIG)) == ["a"]
 
 
 def test_a_blocked_run_does_not_block_later_ones() -> None:
@@ -109,9 +109,9 @@ def test_a_blocked_run_does_not_block_later_ones() -> None:
         waiting("fits", queued=4.0),
         waiting("elsewhere", queued=5.0, target="small"),
     ]
-    targets = BIG | {"small": Place(1, gpus=0)}
+    targets = BIG | {"small": TargetState(1, gpus=0)}
 
-    found = choose(runs, (), {"bob": Allowance(running=0)}, targets)
+    found = choose(runs, (), {"bob": UserQuota(running=0)}, targets)
 
     assert started(found) == ["fits", "elsewhere"]
     assert found["held"].why == "waits before the next try: no space left"
@@ -119,6 +119,6 @@ def test_a_blocked_run_does_not_block_later_ones() -> None:
 
 def test_a_full_target_does_not_block_other_targets() -> None:
     runs = [waiting("a", queued=1.0), waiting("b", queued=2.0, target="small")]
-    targets = {"big": Place(0, gpus=0), "small": Place(1, gpus=0)}
+    targets = {"big": TargetState(0, gpus=0), "small": TargetState(1, gpus=0)}
 
     assert started(choose(runs, (), {}, targets)) == ["b"]

@@ -15,12 +15,12 @@ from curate.service.states import (
     Action,
     Driver,
     Job,
-    Limits,
     Record,
     Request,
     Seen,
     State,
     Step,
+    Timeouts,
     decide,
 )
 
@@ -299,7 +299,7 @@ def test_every_state_ends_or_returns_to_the_queue_if_the_cluster_is_gone(state: 
 def _walk(state: State, world: object) -> list[State]:
     walked = [state]
     for _ in range(8):
-        step = decide(world(walked[-1]), Limits())  # type: ignore[operator]
+        step = decide(world(walked[-1]), Timeouts())  # type: ignore[operator]
         if step.state is walked[-1]:
             break
         walked.append(step.state)

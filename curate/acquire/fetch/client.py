@@ -90,7 +90,7 @@ class Answer:
     failure: Failure | None = None
 
 
-class Client:
+class HttpClient:
     def __init__(self, settings: FetchSettings, connector: Connector) -> None:
         """Raises ValueError for a user agent that a header cannot have."""
         if any(not " " <= character <= "~" for character in settings.agent):

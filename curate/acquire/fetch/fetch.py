@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from email.message import Message
 
 from curate.acquire.fetch import body
-from curate.acquire.fetch.client import Answer, Client, Move, Trip, Want
+from curate.acquire.fetch.client import Answer, HttpClient, Move, Trip, Want
 from curate.acquire.fetch.codes import Failure, Status
 from curate.acquire.fetch.connect import Connector
 from curate.acquire.fetch.deny import Denied
@@ -76,7 +76,7 @@ class Fetcher:
         """Raises ValueError, in one line, for settings that cannot be used, and OSError for a missing file."""
         self._settings = settings
         self._park = park
-        self._client = Client(settings, Connector(settings, Resolver(lookup, settings.dns_seconds), tls))
+        self._client = HttpClient(settings, Connector(settings, Resolver(lookup, settings.dns_seconds), tls))
         self._denied = Denied.from_files(settings.deny_hosts, settings.deny_urls)
         self._ports = frozenset(settings.allow_ports)
         opt_out = OptOut(settings.opt_out, settings.disallowed_header_directives, settings.product)

@@ -14,7 +14,7 @@ from curate.engine.record.runs import RunRecord, list_runs
 
 OTHERS = "records"
 """Runs, leases, pins, tombstones and temporary files."""
-Place = tuple[str, str]  # (noun, folder in it that one stage writes to)
+StageFolder = tuple[str, str]  # (noun, folder in it that one stage writes to)
 
 
 @dataclass
@@ -105,7 +105,7 @@ def _students(storage: Storage) -> dict[str, list[str]]:
     return found
 
 
-def _place(path: str) -> Place:
+def _place(path: str) -> StageFolder:
     """The folder that identifies a stage: facts/<op>/<stage>, artifacts/<op>/<fingerprint>, pools/<namespace>, …"""
     parts = path.split("/")
     if parts[0] not in TOPS or len(parts) < 3:
@@ -114,9 +114,9 @@ def _place(path: str) -> Place:
     return parts[0], "/".join(parts[:depth])
 
 
-def _stages(runs: Iterable[RunRecord]) -> dict[Place, set[str]]:
-    """Place -> names of the stages that used it."""
-    found: dict[Place, set[str]] = {}
+def _stages(runs: Iterable[RunRecord]) -> dict[StageFolder, set[str]]:
+    """StageFolder -> names of the stages that used it."""
+    found: dict[StageFolder, set[str]] = {}
     for run in runs:
         started = {event["stage"]: event for event in run.builds()}
         for stage, output in (started | run.outputs).items():

@@ -29,7 +29,7 @@ class OutsideError(ValueError):
 
 
 @dataclass(frozen=True)
-class Place:
+class ParsedPath:
     """A path or URL in parts. `host` is the scheme with the bucket or host, "" for a local path."""
 
     host: str
@@ -38,11 +38,11 @@ class Place:
     def __str__(self) -> str:
         return f"{self.host}/{'/'.join(self.parts)}"
 
-    def below(self, root: Place) -> bool:
+    def below(self, root: ParsedPath) -> bool:
         return self.host == root.host and self.parts[: len(root.parts)] == root.parts
 
 
-def parse(text: str) -> Place:
+def parse(text: str) -> ParsedPath:
     """Raises OutsideError if the text is not an absolute path or a URL in plain form."""
     if len(text) > LONGEST:
         raise OutsideError(f"is longer than {LONGEST} characters")
@@ -55,7 +55,7 @@ def parse(text: str) -> Place:
         path = text[scheme.end() :] if scheme else text
         if not path.startswith("/"):
             raise OutsideError("is neither absolute nor begins with the name of a root")
-        return Place("", _plain(path, [part for part in path.split("/") if part not in ("", ".")]))
+        return ParsedPath("", _plain(path, [part for part in path.split("/") if part not in ("", ".")]))
     host, _, path = text[scheme.end() :].partition("/")
     if not host or _ENCODED.search(text):
         raise OutsideError("has no host, or percent-encoded signs that a server could read as `/` or `..`")
@@ -63,7 +63,7 @@ def parse(text: str) -> Place:
     if "" in parts or "." in parts:
         raise OutsideError("has an empty or `.` component")
     web = scheme[1].lower() in ("http", "https")
-    return Place(f"{scheme[1].lower()}://{host.lower() if web else host}", _plain(path, parts))
+    return ParsedPath(f"{scheme[1].lower()}://{host.lower() if web else host}", _plain(path, parts))
 
 
 def _plain(path: str, parts: list[str]) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ def admitted(text: str, roots: Mapping[str, str]) -> str:
     return str(place)
 
 
-def _parsed(roots: Iterable[str]) -> Iterator[Place]:
+def _parsed(roots: Iterable[str]) -> Iterator[ParsedPath]:
     for root in roots:
         try:
             yield parse(root)
@@ -118,7 +118,7 @@ def _parsed(roots: Iterable[str]) -> Iterator[Place]:
             continue
 
 
-def _real(place: Place) -> Iterator[str]:
+def _real(place: ParsedPath) -> Iterator[str]:
     """Where a local path leads: without wildcards one path; otherwise also every link that a wildcard matches."""
     fixed = next((i for i, part in enumerate(place.parts) if any(sign in part for sign in _WILD)), None)
     if fixed is None:

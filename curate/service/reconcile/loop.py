@@ -26,7 +26,7 @@ from curate.service.reconcile.hooks import Hooks
 from curate.service.reconcile.leader import Leader
 from curate.service.reconcile.observe import Memory, Run
 from curate.service.reconcile.progress import Progress
-from curate.service.reconcile.queue import Allowance, Verdict
+from curate.service.reconcile.queue import UserQuota, Verdict
 from curate.service.reconcile.step import Stepper
 from curate.service.states import State
 
@@ -208,13 +208,13 @@ class Reconciler:
             for row, place, target, user in found
         ]
 
-    def _quotas(self, runs: list[Run]) -> dict[str, Allowance]:
+    def _quotas(self, runs: list[Run]) -> dict[str, UserQuota]:
         if not runs:
             return {}
         with self.service.database.read() as session:
             return queue.allowances(session, {run.user for run in runs}, self.service.clock())
 
-    def _stop_beyond(self, quotas: dict[str, Allowance], runs: list[Run]) -> None:
+    def _stop_beyond(self, quotas: dict[str, UserQuota], runs: list[Run]) -> None:
         """Stop runs on GPUs whose users have no GPU-hours left, or one endless run would have no limit."""
         for run in runs:
             why = quotas[run.user].spent if run.user in quotas and not run.row.request else ""

@@ -56,7 +56,7 @@ class Active:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class UserQuota:
     """What one user may use. None: no limit."""
 
     running: int | None = None
@@ -73,7 +73,7 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Place:
+class TargetState:
     """A target. `gpus`: all that it has; None before it has answered for the first time."""
 
     max_runs: int
@@ -92,7 +92,10 @@ class Verdict:
 
 
 def choose(
-    waiting: Iterable[Waiting], active: Iterable[Active], quotas: Mapping[str, Allowance], targets: Mapping[str, Place]
+    waiting: Iterable[Waiting],
+    active: Iterable[Active],
+    quotas: Mapping[str, UserQuota],
+    targets: Mapping[str, TargetState],
 ) -> dict[str, Verdict]:
     """Run -> verdict. `quotas`: by user; a user without one has no limits."""
     running: Counter[tuple[str, str]] = Counter()
@@ -101,7 +104,7 @@ def choose(
         running["user", busy.user] += 1
     found: dict[str, Verdict] = {}
     for run in sorted(waiting, key=lambda run: run.order):
-        why = run.held or _blocked(run, running, quotas.get(run.user, Allowance()), targets.get(run.target))
+        why = run.held or _blocked(run, running, quotas.get(run.user, UserQuota()), targets.get(run.target))
         if not why:
             running["target", run.target] += 1
             running["user", run.user] += 1
@@ -109,7 +112,7 @@ def choose(
     return found
 
 
-def _blocked(run: Waiting, running: Counter[tuple[str, str]], quota: Allowance, target: Place | None) -> str:
+def _blocked(run: Waiting, running: Counter[tuple[str, str]], quota: UserQuota, target: TargetState | None) -> str:
     """Why a run may not start, beginning with what lasts longest; "" if it may."""
     if target is None:
         return f"waits: target {run.target} does not exist"
@@ -120,7 +123,7 @@ def _blocked(run: Waiting, running: Counter[tuple[str, str]], quota: Allowance, 
     )
 
 
-def _unfit(run: Waiting, target: Place) -> str:
+def _unfit(run: Waiting, target: TargetState) -> str:
     gpus = float(run.needs.get("gpus") or 0)
     if not target.healthy:
         error = f" ({target.error})" if target.error else ""
@@ -135,7 +138,7 @@ def _unfit(run: Waiting, target: Place) -> str:
     return f"waits: target {run.target} has {has}, {f'its stage {stage}' if stage else 'it'} needs {gpus:g}"
 
 
-def _over_quota(run: Waiting, quota: Allowance, running: int) -> str:
+def _over_quota(run: Waiting, quota: UserQuota, running: int) -> str:
     if quota.spent:
         return f"waits: {run.user} {quota.spent}"
     if quota.running is not None and running >= quota.running:
@@ -151,7 +154,7 @@ def _full(name: str, running: int, most: int) -> str:
 
 
 def verdicts(
-    runs: Sequence[Run], memories: Mapping[str, Memory], quotas: Mapping[str, Allowance], targets: Targets
+    runs: Sequence[Run], memories: Mapping[str, Memory], quotas: Mapping[str, UserQuota], targets: Targets
 ) -> dict[str, Verdict]:
     """Queued run -> verdict."""
     waiting = [_waiting(run, memories[run.row.id]) for run in runs if run.state is State.QUEUED and not run.row.request]
@@ -174,20 +177,20 @@ def _waiting(run: Run, memory: Memory) -> Waiting:
     return Waiting(row.id, run.user, run.target.name, row.priority, row.queued, row.needs, held)
 
 
-def places(rows: Iterable[TargetRow], targets: Targets) -> dict[str, Place]:
+def places(rows: Iterable[TargetRow], targets: Targets) -> dict[str, TargetState]:
     """What the queue has to know about targets."""
-    found: dict[str, Place] = {}
+    found: dict[str, TargetState] = {}
     for row in rows:
         health = targets.health(row.name)
         if health is None:
-            found[row.name] = Place(row.max_runs)
+            found[row.name] = TargetState(row.max_runs)
         else:
             error = discreet(row, health.error)
-            found[row.name] = Place(row.max_runs, health.healthy, error, health.gpus, row.max_gpus)
+            found[row.name] = TargetState(row.max_runs, health.healthy, error, health.gpus, row.max_gpus)
     return found
 
 
-def allowances(session: Session, users: Iterable[str], now: float) -> dict[str, Allowance]:
+def allowances(session: Session, users: Iterable[str], now: float) -> dict[str, UserQuota]:
     """User -> what they may use, with the GPU-hours of the last 30 days."""
     chosen = select(User.name, Quota).join_from(Quota, User, Quota.user_id == User.id, isouter=True)
     quotas: dict[str | None, Quota] = {key: value for key, value in session.execute(chosen)}  # noqa: C416
@@ -195,7 +198,7 @@ def allowances(session: Session, users: Iterable[str], now: float) -> dict[str, 
     limited = [user for user, quota in found.items() if quota is not None and quota.gpu_hours is not None]
     used = gpu_hours(session, limited, now - QUOTA_SECONDS)
     return {
-        user: Allowance(quota.running, quota.gpu_hours, used.get(user, 0.0))
+        user: UserQuota(quota.running, quota.gpu_hours, used.get(user, 0.0))
         for user, quota in found.items()
         if quota is not None
     }

@@ -20,7 +20,7 @@ from curate.service.reconcile.observe import Memory, Run, answers, observe, one_
 from curate.service.reconcile.progress import Progress, alert
 from curate.service.reconcile.queue import Verdict
 from curate.service.reconcile.targets import Targets, discreet
-from curate.service.states import Action, Limits, Record, State, Step, decide
+from curate.service.states import Action, Record, State, Step, Timeouts, decide
 
 if TYPE_CHECKING:
     from curate.service.service import Service
@@ -46,8 +46,8 @@ log = logging.getLogger(__name__)
 class Stepper:
     """Thread-safe for different runs."""
 
-    def __init__(self, service: Service, leader: Leader, hooks: Hooks, limits: Limits | None = None) -> None:
-        self.service, self.leader, self.hooks, self.limits = service, leader, hooks, limits or Limits()
+    def __init__(self, service: Service, leader: Leader, hooks: Hooks, limits: Timeouts | None = None) -> None:
+        self.service, self.leader, self.hooks, self.limits = service, leader, hooks, limits or Timeouts()
         self._lock = threading.Lock()
         self._lines: dict[tuple[int, str], dict[str, Any]] = {}
         """New values for the list of runs, written together."""

@@ -26,7 +26,7 @@ from curate.service.runs.shapes import Event, LogLine
 from curate.service.service import Service
 from curate.service.shapes import Page
 from curate.service.states import State
-from curate.service.watch.tail import FORM, Look, Place, parse, place, shaped
+from curate.service.watch.tail import FORM, Look, Position, parse, place, shaped
 
 router = Router(tags=["runs"])
 Level = Literal["debug", "info", "warning", "error", "critical"]
@@ -85,7 +85,7 @@ def events(
     page begins, later too, while the run may have more."""
     with service.database.read() as session:
         one = found(session, who, id, workspace, Role.VIEWER)
-    at = parse(after) if after else Place(one.attempt, 1, 0)
+    at = parse(after) if after else Position(one.attempt, 1, 0)
     if at is None:
         raise InvalidProblem(f"after: {(after or '')[:50]!r} is not the id of an event; use `next`, or leave it out")
     if at.attempt > one.attempt:
@@ -96,12 +96,12 @@ def events(
         items += page
         if len(items) >= limit or at.attempt >= one.attempt:
             break
-        at = Place(at.attempt + 1, 1, 0)
+        at = Position(at.attempt + 1, 1, 0)
     more = len(items) >= limit or not one.over
     return Page(items=items, next=at.id if more else None)
 
 
-def _page(service: Service, one: FoundRun, at: Place, limit: int) -> tuple[list[Event], Place]:
+def _page(service: Service, one: FoundRun, at: Position, limit: int) -> tuple[list[Event], Position]:
     """Events of one attempt after a place, and where the next ones begin."""
     attempt = one.attempt_id if at.attempt == one.attempt else f"{one.id}-{at.attempt}"
     if attempt == one.attempt_id and not one.begun:

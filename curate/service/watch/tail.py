@@ -42,7 +42,7 @@ MOST_CHUNKS = 64
 # --- ids --------------------------------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Place of an event; places are ordered."""
 
     attempt: int
@@ -59,18 +59,18 @@ class Place(NamedTuple):
         return f"{self.segment}:{self.line}"
 
 
-def place(attempt: int, within: str) -> Place:
+def place(attempt: int, within: str) -> Position:
     segment, _, line = within.partition(":")
-    return Place(attempt, int(segment), int(line))
+    return Position(attempt, int(segment), int(line))
 
 
-def parse(text: str | None) -> Place | None:
+def parse(text: str | None) -> Position | None:
     """The place of an id; None for anything else, because browsers send back whatever they were given once."""
     found = re.fullmatch(FORM, (text or "").strip())
     if found is None:
         return None
     attempt, segment = divmod(int(found[1]), SEGMENTS)
-    return Place(attempt + 1, segment, int(found[2]))
+    return Position(attempt + 1, segment, int(found[2]))
 
 
 # --- viewers ----------------------------------------------------------------------------------------------------------
@@ -167,9 +167,9 @@ class Tail:
         self._look, self._reader, self._poll = look, reader, poll
         self._lock = threading.Lock()
         self._viewers: set[Viewer] = set()
-        self._waiting: dict[Viewer, Place | None] = {}
+        self._waiting: dict[Viewer, Position | None] = {}
         """Viewers that came before the first look, and where each continues."""
-        self._recent: deque[tuple[Place, bytes]] = deque(maxlen=RECENT)
+        self._recent: deque[tuple[Position, bytes]] = deque(maxlen=RECENT)
         self._missed = False
         self._seen: Look | None = None
         self._read: dict[str, str] = {}
@@ -182,7 +182,7 @@ class Tail:
         self._thread = threading.Thread(target=self._serve, name=f"curate-tail-{name}", daemon=True)
         self._thread.start()
 
-    def join(self, viewer: Viewer, after: Place | None) -> bool:
+    def join(self, viewer: Viewer, after: Position | None) -> bool:
         """Let a viewer have what happened after a place, and what happens from now on. False if this tail has died."""
         with self._lock:
             if self.dead:
@@ -266,7 +266,7 @@ class Tail:
                 with self._lock:
                     publish([viewer for viewer in self._viewers if viewer.login == login], b"", over=True)
 
-    def _news(self, seen: Look) -> tuple[list[tuple[Place, bytes]], bool]:
+    def _news(self, seen: Look) -> tuple[list[tuple[Position, bytes]], bool]:
         """Events of the current attempt since the last pass, encoded."""
         after = self._read.get(seen.attempt_id)
         found = self._reader(seen.attempt_id).news(after)
@@ -276,7 +276,7 @@ class Tail:
         places = [(place(seen.attempt, within), event) for within, event in found.events]
         return [(at, encoded(shaped(at, event), id=at.id)) for at, event in places], found.missed
 
-    def _begin(self, viewer: Viewer, after: Place | None) -> None:
+    def _begin(self, viewer: Viewer, after: Position | None) -> None:
         """The first chunk of a viewer: the state, and the events that it has missed."""
         assert self._seen is not None
         parts = [encoded(self._seen.data(), "state")]
@@ -287,7 +287,7 @@ class Tail:
         publish([viewer], b"".join([*parts, *known, *end]), over=self.ended is not None)
 
 
-def shaped(at: Place, event: Event) -> dict[str, Any]:
+def shaped(at: Position, event: Event) -> dict[str, Any]:
     """An event in the form of `shapes.runs.Event`, for JSON."""
     data = {name: value for name, value in event.items() if name not in ("event", "time")}
     return {"id": at.id, "event": event["event"], "time": event["time"], "data": data}

@@ -17,7 +17,7 @@ from curate.api import EventsPage, Run, Status, Workspace
 from curate.service.problems import TooManyProblem
 from curate.service.settings import Settings
 from curate.service.watch.reader import Known, Reader
-from curate.service.watch.tail import POLL_SECONDS, Look, Place, Tail, Viewer
+from curate.service.watch.tail import POLL_SECONDS, Look, Position, Tail, Viewer
 
 MOST_READERS = 512
 MOST_ENDED = 512
@@ -114,7 +114,7 @@ class Watch:
         key: Hashable,
         url: str,
         look: Callable[[], Look],
-        after: Place | None = None,
+        after: Position | None = None,
         ended: bool = False,
         login: str = "",
         allowed: Callable[[], None] = lambda: None,
@@ -131,7 +131,7 @@ class Watch:
             tail.leave(viewer)
 
     def _joined(
-        self, key: Hashable, url: str, look: Callable[[], Look], viewer: Viewer, after: Place | None, ended: bool
+        self, key: Hashable, url: str, look: Callable[[], Look], viewer: Viewer, after: Position | None, ended: bool
     ) -> Tail:
         """The run's tail, with the viewer. A run that was resumed needs a new one."""
         with self._lock:

@@ -76,7 +76,7 @@ class Preparer(Protocol):
     def prepare(self, row: int, image: Image.Image, *, augmented: bool = False) -> dict[str, Any]: ...
 
 
-class Allowance:
+class CacheBudget:
     """Shared byte limit of several caches."""
 
     def __init__(self, limit_bytes: int) -> None:
@@ -101,7 +101,7 @@ class ImageReader:
         patch: int,
         max_tokens: int | None = None,
         teachers: Preparer | None = None,
-        allowance: Allowance | None = None,
+        allowance: CacheBudget | None = None,
         share: float = 1.0,
         open_tars: int = OPEN_TARS,
         max_pixels: int = MAX_PIXELS,
@@ -129,7 +129,7 @@ class ImageReader:
         self._teachers = teachers if teachers is not None and teachers.prepares else None
         self._whole = whole or self._teachers is not None
         self._enlarge = enlarge
-        self._allowance, self._augment = allowance or Allowance(0), augment
+        self._allowance, self._augment = allowance or CacheBudget(0), augment
         self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, Image.Image] = {}
         self._kept_texts: dict[int, Found] = {}

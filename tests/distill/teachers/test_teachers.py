@@ -7,7 +7,7 @@ from curate.core.errors import InputError, Reject
 from curate.encoders import Encoder, Features
 from distill.parallel import World
 from distill.recipe import TeacherRecipe
-from distill.samples.images.reader import Allowance, ImageReader, PatchedImage
+from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage
 from distill.teachers import EncoderTeacher, Shape, TargetStandardiser, Teachers, fit_standardisers
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -34,7 +34,7 @@ class Colours(Encoder):
 
 
 def context(dataset, limit: int = 1 << 24, patches: bool = True):
-    allowance = Allowance(limit)
+    allowance = CacheBudget(limit)
     encoder = Colours(patches)
     teachers = Teachers({"colours": EncoderTeacher(encoder)}, allowance=allowance, batch=4)
     return encoder, teachers, ImageReader(dataset, patch=8, max_tokens=16, teachers=teachers, allowance=allowance)

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from curate.service.watch.tail import Place, parse, place
+from curate.service.watch.tail import Position, parse, place
 
-PLACES = st.builds(Place, st.integers(1, 999), st.integers(1, 999_999), st.integers(1, 10**6))
+PLACES = st.builds(Position, st.integers(1, 999), st.integers(1, 999_999), st.integers(1, 10**6))
 
 
 @settings(max_examples=30)
 @given(PLACES)
-def test_ids_are_read_back(at: Place) -> None:
+def test_ids_are_read_back(at: Position) -> None:
     assert re.fullmatch(r"\d+:\d+", at.id)
     assert parse(at.id) == at
     assert place(at.attempt, at.within) == at
@@ -21,8 +21,8 @@ def test_ids_are_read_back(at: Place) -> None:
 
 @settings(max_examples=30)
 @given(PLACES, PLACES)
-def test_ids_grow_from_attempt_to_attempt(first: Place, second: Place) -> None:
-    def number(at: Place) -> tuple[int, int]:
+def test_ids_grow_from_attempt_to_attempt(first: Position, second: Position) -> None:
+    def number(at: Position) -> tuple[int, int]:
         segment, _, line = at.id.partition(":")
         return int(segment), int(line)
 

@@ -16,7 +16,7 @@ from curate.service.problems import NotLoggedInProblem, TooManyProblem, Unavaila
 from curate.service.settings import Limits, Settings
 from curate.service.watch import reader as reading
 from curate.service.watch import tail as tailing
-from curate.service.watch.tail import Look, Place, parse
+from curate.service.watch.tail import Look, Position, parse
 from curate.service.watch.watch import Watch
 from tests.service.records import Recorded, done, step
 
@@ -107,8 +107,8 @@ def test_a_client_that_comes_back_gets_what_it_has_missed(watch: Watch, record: 
     record.events(step("pool", 2), step("pool", 3))
 
     async def tour() -> tuple[list[Sent], list[Sent]]:
-        new = await sent(opened(watch, record, row, after=Place(1, 1, 2)), lambda found: len(ids(found)) == 2)
-        return new, await sent(opened(watch, record, row, after=Place(1, 2, 1)), lambda found: len(ids(found)) == 1)
+        new = await sent(opened(watch, record, row, after=Position(1, 1, 2)), lambda found: len(ids(found)) == 2)
+        return new, await sent(opened(watch, record, row, after=Position(1, 2, 1)), lambda found: len(ids(found)) == 1)
 
     first, second = asyncio.run(tour())
     assert (ids(first), ids(second)) == (["2:1", "2:2"], ["2:2"])
@@ -125,7 +125,7 @@ def test_the_next_attempt_follows_on_the_same_stream(watch: Watch, record: Recor
         return await sent(stream, lambda found: bool(ids(found)))
 
     [found] = ids(asyncio.run(tour()))
-    assert found == "1000001:1" and parse(found) == Place(2, 1, 1)
+    assert found == "1000001:1" and parse(found) == Position(2, 1, 1)
 
 
 def test_viewers_share_one_look_at_the_row_and_the_log(watch: Watch, record: Recorded, row: Row) -> None:

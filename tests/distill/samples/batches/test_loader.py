@@ -10,7 +10,7 @@ from PIL import Image
 from curate.core.errors import Undecodable
 from distill.samples.batches.loader import Loader, collate, read_in_order
 from distill.samples.batches.stream import Packing, Stream
-from distill.samples.images.reader import Allowance, ImageReader, PatchedImage, Skipped
+from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage, Skipped
 from distill.samples.sources.dataset import Dataset, open_dataset
 from tests.distill.datasets import drawn_items, write_dataset
 
@@ -38,7 +38,7 @@ def all_ranks(dataset, images, world: int, workers: int, steps: int) -> list[lis
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_same_samples_in_each_step_for_any_ranks_and_workers(dataset, world, workers):
-    images = ImageReader(dataset, **SIZES, allowance=Allowance(1 << 24))
+    images = ImageReader(dataset, **SIZES, allowance=CacheBudget(1 << 24))
     steps = 12  # more than an epoch; with five ranks for three sequences, some ranks are idle
     expected = [sorted(step) for step in rows_of(islice(loader(dataset, images), steps))]
     assert all_ranks(dataset, images, world, workers, steps) == expected
@@ -47,7 +47,7 @@ def test_the_same_samples_in_each_step_for_any_ranks_and_workers(dataset, world,
 @settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(taken=st.integers(0, 14), before=st.integers(1, 3), after=st.integers(1, 3), workers=st.integers(1, 3))
 def test_resuming_within_an_epoch_with_other_ranks(dataset, taken, before, after, workers):
-    images = ImageReader(dataset, **SIZES, allowance=Allowance(1 << 24))
+    images = ImageReader(dataset, **SIZES, allowance=CacheBudget(1 << 24))
     undisturbed = [sorted(step) for step in rows_of(islice(loader(dataset, images), taken + 6))]
     stopped = loader(dataset, images, before - 1, before, workers)
     for _ in islice(stopped, taken):
@@ -109,7 +109,7 @@ def test_images_are_decoded_once_while_there_is_room(dataset):
         return real._read(row)
 
     one = 16 * 8 * 8 * 3
-    images = ImageReader(dataset, **SIZES, allowance=Allowance(3 * one), read=read)
+    images = ImageReader(dataset, **SIZES, allowance=CacheBudget(3 * one), read=read)
     for _ in range(3):
         for row in range(6):
             assert isinstance(images.get(row), PatchedImage)
@@ -140,7 +140,7 @@ def test_pixels_depend_on_the_recipe_not_on_the_cache(tmp_path):
     dataset = open_dataset(str(write_dataset(tmp_path / "d", items)))
     teacher_is_content = False
     alone, kept, watched = (
-        ImageReader(dataset, **SIZES, allowance=Allowance(room), teachers=teachers)
+        ImageReader(dataset, **SIZES, allowance=CacheBudget(room), teachers=teachers)
         for room, teachers in ((0, None), (1 << 20, None), (1 << 20, Teacher()))
     )
     first = watched.get(0)

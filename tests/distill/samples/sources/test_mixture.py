@@ -18,7 +18,7 @@ from distill.samples.batches.draws import Draws, choose
 from distill.samples.batches.loader import Loader, collate
 from distill.samples.batches.stream import Packing, Stream
 from distill.samples.batches.track import turns
-from distill.samples.images.reader import Allowance, ImageReader, Skipped
+from distill.samples.images.reader import CacheBudget, ImageReader, Skipped
 from distill.samples.sources.dataset import open_dataset
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture, as_mixture, open_mixture, open_mixtures
@@ -257,7 +257,7 @@ def test_texts_are_drawn_by_weight_among_those_of_the_sample(tmp_path):
     url = with_texts(tmp_path / "t")
     texts = {"txt": 2.0, "json.title": 1.0, "json.tags": 1.0, "json.deep.er": 1.0, "json.none": 5.0}
     mixture = open_mixture(DataRecipe(sources=[SourceRecipe(dataset=url, texts=texts)]))
-    reader = ImageReader(mixture, patch=8, max_tokens=4, allowance=Allowance(1 << 20))
+    reader = ImageReader(mixture, patch=8, max_tokens=4, allowance=CacheBudget(1 << 20))
     found = Counter(reader.get(0, epoch).text for epoch in range(1000))
     shares = {"a caption": 0.4, "a title": 0.2, "x": 0.1, "y": 0.1, "deep": 0.2}
     assert found.keys() == shares.keys()
@@ -321,7 +321,7 @@ def test_augmented_images_fill_the_plan_and_do_not_depend_on_the_cache(places):
             mixture,
             patch=8,
             augment=change,
-            allowance=Allowance(room),
+            allowance=CacheBudget(room),
             read=lambda r: read.append(r) or members.read(r),
         )
         for room in (0, 1 << 24)
@@ -337,7 +337,7 @@ def test_augmented_images_fill_the_plan_and_do_not_depend_on_the_cache(places):
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_every_rank_has_the_same_number_of_micro_batches(places, world):
     mixture = mixture_of(places, a={})
-    reader = ImageReader(mixture, patch=8, max_tokens=9, allowance=Allowance(1 << 24))
+    reader = ImageReader(mixture, patch=8, max_tokens=9, allowance=CacheBudget(1 << 24))
     stream = stream_of(mixture, sequences=7, tokens=reader.tokens(np.arange(len(mixture))) + 1)
     for shares in zip(*(islice(Loader(stream, reader, rank=r, world=world), 3) for r in range(world)), strict=True):
         for most in (0, 1, 2, 5, 99):
