@@ -54,6 +54,7 @@ class Grants:
     def asks(self, now: float) -> dict[str, Any]:
         """What the next message says about hosts."""
         asks: dict[str, Any] = {}
+        released: list[Host] = []
         ready = 0
         for host in list(self._held.values()):
             ends = bool(host.limit) and (host.until <= now or host.unused)
@@ -65,9 +66,12 @@ class Grants:
                 asks[PREFIX + host.name] = {"holds": using, "needs": int(host.limit > 0), "wait": wait}
                 host.told, host.rests = using, host.parked
             if not using:
-                self._release(host)
+                released.append(host)
             ready += bool(host.limit and host.rows and host.allows(now) < now + SOON_SECONDS)
-        return asks | {PREFIX + name: {"holds": 0, "needs": 1} for name in self._want(self._ready - ready)}
+        asks |= {PREFIX + name: {"holds": 0, "needs": 1} for name in self._want(self._ready - ready)}
+        for host in released:
+            self._release(host)  # only now: this message gives the seat back, and the next one may ask for it again
+        return asks
 
     def heard(self, shares: Mapping[str, Any], now: float) -> list[Host]:
         """Take the limiter's answer over; returns the hosts that it is about."""

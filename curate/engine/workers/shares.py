@@ -11,7 +11,8 @@ T seconds such a host gets at most 1 + rate * (T + SLACK_SECONDS) requests (cura
 
 The dealer divides what is left of a ceiling. A client reserves in its share the most that a request may cost, and only
 then sends the request. What the request did not cost is free for later ones. A client that is gone may have spent its
-whole share.
+whole share. A client for whose next request one ceiling is not enough gets nothing of the others, so that other clients
+can use it. A ceiling that is set during a run is dealt once all clients have confirmed that they know of it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Claim:
     used: float = 0.0
     """The part of `holds` that is spent."""
     least: float = 0.0
-    """The smallest share that it can use."""
+    """The smallest share that it can use. Infinite: no share is of use to it, because another ceiling is not enough."""
     share: float | None = 0.0
     """By the last answer. None: no limit."""
     since: float = math.inf
@@ -58,6 +59,8 @@ class Claim:
     """The time in which it has a seat, by the last answer."""
     rests: float = 0.0
     """`rests` of the limit, by the last answer."""
+    unbound: bool = False
+    """It may use more than it holds, because it has not yet confirmed that there is a ceiling."""
 
     @property
     def using(self) -> float:
@@ -85,7 +88,7 @@ class Limit:
         if claim.needs and not before:
             self.claims[client] = self.claims.pop(client)
             claim.since = claim.until = math.inf
-        elif not (claim.needs or claim.holds):
+        elif not (claim.needs or claim.holds or claim.share is None):
             del self.claims[client]
 
     def leave(self, client: str, now: float) -> None:
@@ -137,19 +140,22 @@ class Ceiling(Limit):
     def ask(self, client: str, ask: Mapping[str, float], now: float) -> None:
         claim = self.claims.setdefault(client, Claim())
         claim.needs, claim.holds, claim.used, claim.least = (ask[name] for name in ("needs", "holds", "used", "least"))
-        claim.share = None if claim.share is None else claim.holds
+        claim.unbound = claim.share is None
+        claim.share = None if claim.unbound else claim.holds
 
     def leave(self, client: str, now: float) -> None:
         """A client is gone. It may have spent its share; if it connects again, it says what it spent."""
         claim = self.claims[client]
-        claim.needs, claim.used = 0.0, claim.using
+        claim.needs, claim.used, claim.unbound = 0.0, claim.using, False
+
+    def short(self, client: str) -> bool:
+        """Whether the ceiling is not enough for a client to begin anything now."""
+        claim = self.claims[client]
+        return self.limit is not None and claim.needs > 0 and self._left() < claim.least
 
     def over(self, client: str) -> bool:
-        """Whether a client can begin nothing, not even after all requests in flight have ended."""
-        claim = self.claims[client]
-        if self.limit is None or not claim.needs or claim.using > claim.holds:
-            return False
-        return self._left() < claim.least and all(one.using <= one.used for one in self.claims.values())
+        """Whether it is not enough either after all requests in flight have ended."""
+        return self.short(client) and all(one.using <= one.used for one in self.claims.values())
 
     def _left(self) -> float:
         """Negative after the ceiling was lowered below the sum of the shares."""
@@ -157,10 +163,12 @@ class Ceiling(Limit):
         return self.limit - sum(claim.using for claim in self.claims.values())
 
     def _share(self, client: str) -> float | None:
+        claim = self.claims[client]
         if self.limit is None:
+            claim.unbound = True
             return None
-        claim, left = self.claims[client], self._left()
-        if not claim.needs or left < claim.least:
+        left = self._left()
+        if not claim.needs or left < claim.least or any(one.unbound for one in self.claims.values()):
             return max(0.0, claim.holds + min(0.0, left))
         return claim.holds + min(claim.needs, max(claim.least, left / len(self.seated())))
 
@@ -224,13 +232,18 @@ class Dealer:
             self._mark(name, limit, now)
         if "spent" in message:
             me.spent, me.lost = Spend.from_json(message["spent"]), Spend.from_json(message["lost"])
+        ceilings = [ceiling for name, ceiling in self._ceilings.items() if name in asks]
+        over = any(ceiling.over(client) for ceiling in ceilings)
+        if any(ceiling.short(client) for ceiling in ceilings):
+            for ceiling in ceilings:
+                ceiling.claims[client].least = math.inf
         hold = max(self._hold, HOLD_EXCHANGES * self._interval)
         names = [*asks, *sorted(me.changed - asks.keys())]
         shares = {name: self._limit(me.room, name).deal(client, now, hold) for name in names}
         me.changed = set()
         return {
             "shares": {name: share for name, share in shares.items() if share is not None},
-            "over": any(ceiling.over(client) for name, ceiling in self._ceilings.items() if name in asks),
+            "over": over,
             "seconds": self._interval,
         }
 

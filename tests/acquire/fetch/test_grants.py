@@ -5,6 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from curate.acquire.fetch.grants import Grants
+from curate.acquire.fetch.line import Host
 from curate.core.pace import SLACK_SECONDS
 from curate.engine.workers.shares import EXCHANGE_SECONDS
 from tests.acquire.fetch.simulation import PATIENCE, World
@@ -84,3 +86,21 @@ def test_a_rate_holds_from_owner_to_owner() -> None:
     assert_polite(world)
     starts = world.starts["a"]
     assert (len(starts) - 1) / (starts[-1] - starts[0]) > 0.6 * 2.0
+
+
+def test_a_seat_passes_on_although_its_owner_needs_it_again() -> None:
+    """Between two requests nothing is in flight, so the owner gives the seat back and asks for it again."""
+    world = World(1, 1.0, [["a"] * 100] * 3, request_seconds=(0.001, 0.002)).run(60.0)
+    assert_polite(world)
+    assert min(runner.done for runner in world.runners) > 10
+
+
+def test_a_seat_is_given_back_with_the_park_of_its_host() -> None:
+    grants, host = Grants(1), Host("a", 0, 1.0)
+    host.rows.append((0, 0))
+    grants.add(host)
+    assert grants.asks(0.0) == {"host/a": {"holds": 0, "needs": 1}}
+    grants.heard({"a": (1, 1.0, 0.0)}, 0.0)
+    host.parked = 61.0
+    assert grants.asks(1.0) == {"host/a": {"holds": 0, "needs": 0, "wait": 60.0}}
+    assert grants.asks(1.1) == {"host/a": {"holds": 0, "needs": 1}}

@@ -7,6 +7,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from curate.core.spend import Spend
 from curate.engine.requests.share import Cost, EndpointShare, Ticket
 from curate.engine.workers.shares import Dealer
 
+PRICE = {"input": 1.0, "output": 0.0}
 ADDRESS = {"host": "", "port": 0, "key": ""}
 
 
@@ -86,6 +88,8 @@ def work(workers: list[Worker], draw: random.Random, cost: tuple[int, int], step
             worker.start()
         elif worker.in_flight:
             worker.settle(draw.randint(*cost))
+    else:
+        raise AssertionError(f"no end after {steps} steps")
     assert not any(worker.in_flight for worker in workers)
     for worker in workers:
         worker.exchange(window=0)
@@ -124,6 +128,40 @@ def test_all_endpoints_share_the_ceiling() -> None:
     work([Worker(dealer, 10_000, 50, described[name], name) for name in prices], random.Random(0), (50, 50))
     dollars = [dealer.spent()[f"endpoints/{name}"].dollars or 0.0 for name in prices]
     assert 0.9 <= sum(dollars) <= 1.0 and min(dollars) > 0.0
+
+
+def test_two_ceilings_leave_no_run_hanging() -> None:
+    """One endpoint takes mostly dollars, the other mostly tokens."""
+    described = {"price": {"input": 100.0, "output": 0.0}}
+    for seed in range(8):
+        draw = random.Random(seed)
+        dealer = dealer_of(max_tokens=draw.uniform(3000, 9000), max_dollars=draw.uniform(0.05, 0.2))
+        dear, cheap = Worker(dealer, 10_000, 50, described), Worker(dealer, 10_000, 400, {"price": PRICE}, "cheap")
+        work([dear, cheap], draw, (10, 50))
+
+
+def asked(dealer: Dealer, client: str, **asks: tuple[float, float, float, float]) -> tuple[dict[str, float], bool]:
+    """(what a client holds after an exchange, whether a ceiling is used up). asks: holds, needs, used, least."""
+    said = {name: dict(zip(("holds", "needs", "used", "least"), ask, strict=True)) for name, ask in asks.items()}
+    answer = dealer.exchange(client, {"busy": True, "asks": said}, 0.0)
+    held = {name: ask[0] for name, ask in asks.items()}
+    return held | {name: share for name, (share, *_) in answer["shares"].items()}, answer["over"]
+
+
+@pytest.mark.parametrize(("second_needs", "over"), [(40.0, False), (70.0, True)])
+def test_no_client_keeps_from_others_a_share_that_it_cannot_use(second_needs: float, over: bool) -> None:
+    """60 tokens and 60 dollars are left. The first client needs 50 and 80 for a request, the second 30 tokens."""
+    dealer = dealer_of(max_tokens=100.0, max_dollars=100.0)
+    for client in ("first", "second"):
+        dealer.join({"client": client, "room": "one", "limits": {}})
+        asked(dealer, client, max_tokens=(20.0, 0.0, 0.0, 0.0), max_dollars=(20.0, 0.0, 0.0, 0.0))
+    first, second = {"max_tokens": 50.0, "max_dollars": 80.0}, {"max_tokens": 30.0, "max_dollars": second_needs}
+    for used in (0.0, 20.0, 20.0):  # requests are in flight; they have settled; each client knows of it
+        held, first_over = asked(dealer, "first", **{name: (20.0, need, used, need) for name, need in first.items()})
+        assert held == {"max_tokens": 20.0, "max_dollars": 20.0}
+        held, second_over = asked(dealer, "second", **{name: (20.0, need, used, need) for name, need in second.items()})
+        assert held == {name: 20.0 + (0.0 if over else need) for name, need in second.items()}
+    assert (first_over, second_over) == (over, over)
 
 
 def test_a_run_that_needs_less_than_its_ceiling_is_never_over() -> None:
@@ -176,6 +214,31 @@ def test_a_ceiling_can_be_raised_lowered_and_lifted() -> None:
     assert not worker.over and worker.start()
     dealer.set(max_tokens=None)
     assert worker.exchange()["max_tokens"][0] is None
+
+
+def test_a_first_ceiling_is_dealt_after_all_clients_have_heard_of_it() -> None:
+    """Until then they begin requests without a limit."""
+    dealer = Dealer()
+    first, second = Worker(dealer, 1000), Worker(dealer, 1000)
+    for worker in (first, second):
+        worker.exchange()
+    dealer.set(max_tokens=1000.0)
+    for _ in range(3):
+        second.exchange()
+    for _ in range(15):
+        assert first.start()
+    assert not second.start()
+    assert 950 < work([first, second], random.Random(0), (50, 50)) <= 1000
+
+
+def test_a_client_that_is_gone_holds_up_no_first_ceiling() -> None:
+    dealer = Dealer()
+    first, second = Worker(dealer, 1000), Worker(dealer, 1000)
+    for worker in (first, second):
+        worker.exchange()
+    dealer.leave(first.client, first.number, 0.0)
+    dealer.set(max_tokens=1000.0)
+    assert work([second], random.Random(0), (50, 50)) == 1000
 
 
 def test_limits_per_minute_are_dealt_in_equal_shares() -> None:

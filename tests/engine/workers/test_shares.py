@@ -64,6 +64,18 @@ def test_busy_clients_get_equal_shares_of_a_rate_and_idle_ones_none() -> None:
     assert told(dealer, first, rate=(3.0, 0)) == {"rate": [0.0, None, 0.0]}
 
 
+def test_an_idle_client_without_a_limit_hears_of_the_first_one() -> None:
+    """Otherwise it would begin without a limit when it next has something to do."""
+    dealer = Dealer()
+    (client,) = joined(dealer, 1, rate={"limit": None})
+    assert told(dealer, client, rate=(0, 1)) == {"rate": [None, None, 0.0]}
+    assert told(dealer, client, rate=(0, 0)) == {}
+    dealer.set("one", rate=6.0)
+    assert told(dealer, client, rate=(0, 0)) == {"rate": [0.0, None, 0.0]}
+    assert told(dealer, client, rate=(0, 0)) == {}
+    assert told(dealer, client, rate=(0, 1)) == {"rate": [6.0, None, 0.0]}
+
+
 def test_seats_that_are_enough_are_shared_once_the_first_has_confirmed() -> None:
     dealer = Dealer()
     first, second = joined(dealer, 2)
