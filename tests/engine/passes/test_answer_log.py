@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -233,3 +235,27 @@ def test_a_unit_that_failed_leaves_its_answers_to_the_next_attempt(
     assert script.stats()["requests"] == 10 and result.ledger["stage_1"].after == 10
     assert len(failed) == times and not segments(workspace)
     assert go(workspace, Say(url=script.url), namespace="other", rows=10).counts["stage_1"].copied == 10
+
+
+def test_a_log_that_is_closed_just_as_its_writer_wakes_up_ends(workspace: Path) -> None:
+    closing = threading.Event()
+
+    class Late(threading.Event):
+        """Is set right after a wait for it has ended without it."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            found = self.is_set()
+            closing.set()
+            while not self.is_set():
+                time.sleep(0.001)
+            time.sleep(0.05)  # `close` has woken the writer
+            return found
+
+    made = answer_log.Log(open_storage(str(workspace)), "facts/toy/s/f", "unit", lambda rows: pa.table({}))
+    made._closed = Late()
+    closer = threading.Thread(target=lambda: closing.wait() and made.close(published=True), daemon=True)
+    closer.start()
+    made.start()
+    made.add([1])
+    closer.join(10)
+    assert not closer.is_alive()

@@ -115,6 +115,8 @@ class Log:
             if self._closed.wait(FLUSH_SECONDS):
                 return
             self._added.clear()
+            if self._closed.is_set():  # closed since the wait: nothing is added any more, so nothing would wake it
+                return
             self._try()
 
     def _try(self) -> bool:
