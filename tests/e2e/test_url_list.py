@@ -15,7 +15,7 @@ from tests.e2e.texts import write_images
 
 COUNT = 48
 CURATION = ["contact=me@example.org", "levels=[6]", "target=24", "min_side=48", "urls.portion_rows=20"]
-TRAINING = ["train.steps=2", "train.warmup_steps=1", "train.sequences=1"]
+TRAINING = ["data.test_fraction=0.5", "train.steps=2", "train.warmup_steps=1", "train.sequences=1"]
 """Few steps of small batches."""
 
 
