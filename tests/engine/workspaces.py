@@ -9,13 +9,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.core.nouns.facts import latest
+from curate.core.nouns.facts import Notes, Published, build, latest, publish, table_path
+from curate.core.store.storage import Storage
+from curate.engine.passes.answers import index
 
 PASSING = ("runs/", "leases/")
 """Folders of the records of runs, which differ from run to run; they contain no outputs."""
@@ -119,6 +123,31 @@ def index_lines(workspace: str | Path, op: str = "*") -> Counter[tuple[bytes, st
         for line in pa.ipc.open_file(pa.memory_map(str(path))).read_all().to_pylist():
             found[line["input"], f"{stage}/{line['table']}"] += 1
     return found
+
+
+def an_input(number: int) -> bytes:
+    """A digest of an input."""
+    return hashlib.blake2b(str(number).encode(), digest_size=16).digest()
+
+
+def answers_table(rows: Iterable[int]) -> pa.Table:
+    """A table of facts with answers to `an_input(row)`."""
+    places = np.array(list(rows), np.int64)
+    count, columns = len(places), pa.table({"c": [f"x{row}" for row in places]})
+    inputs = np.array([*map(an_input, places), None], object)[:-1]
+    return build(places, np.zeros(count, np.int8), [None] * count, np.zeros(count, bool), columns, inputs)
+
+
+def publish_answers(
+    storage: Storage, path: str, shard: str, rows: Iterable[int], base: Published | None = None
+) -> Published:
+    """Publish the table after `base` with answers to `an_input(row)`, and add them to the stage's index, as a unit
+    does."""
+    folder, _, fingerprint = path.rpartition("/")
+    number, fresh = base.number if base else 0, answers_table(rows)
+    table = table_path(fingerprint, shard, number + 1)
+    index.add(storage, folder, [(given, table) for given in fresh.column(facts.INPUT).to_pylist()])
+    return publish(storage, path, shard, number, base and base.table, fresh, Notes())
 
 
 def assert_same(one: str | Path, two: str | Path) -> None:

@@ -17,6 +17,7 @@ from curate.core.errors import CorruptError
 from curate.core.store import faults
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.passes.answers import index
+from curate.engine.passes.answers.lookup import Answers
 from curate.engine.run import run
 from curate.engine.state import Options
 from tests.engine import toys, workspaces
@@ -333,6 +334,20 @@ def test_an_index_without_answers_is_rebuilt_once(workspace: Path, storage: Stor
     index.merge(storage, FOLDER, here)
     assert not index.is_due(storage.list(INDEX), tables=True)
     assert found(storage, listed(storage), lines(1, 3)) == []
+
+
+# --- looking up -------------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_of_a_later_table_is_found(local: Storage) -> None:
+    """A killed run has put half of a shard's answers into table 1, and the next run the rest into table 2."""
+    first, rest = range(50), range(50, 100)
+    base = workspaces.publish_answers(local, f"{FOLDER}/f", "s", first)
+    workspaces.publish_answers(local, f"{FOLDER}/f", "s", rest, base)
+    index.forget()
+    answers = Answers(local, FOLDER, {}, listed(local))
+    found = [answers.find({workspaces.an_input(row): "other" for row in rows}) for rows in (first, rest, first)]
+    assert [len(of_rows) for of_rows in found] == [50, 50, 50]
 
 
 # --- in runs ----------------------------------------------------------------------------------------------------------

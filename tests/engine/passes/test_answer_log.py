@@ -23,6 +23,7 @@ from curate.core.store.storage import Storage, open_storage
 from curate.engine.passes import async_map
 from curate.engine.passes.answers import index
 from curate.engine.passes.answers import log as answer_log
+from curate.engine.passes.answers.lookup import Answers
 from curate.engine.record import gc
 from curate.engine.run import run
 from tests.engine import toys, workspaces
@@ -79,6 +80,26 @@ def test_a_log_with_a_live_writer_is_left_alone(workspace: Path, dead: str) -> N
     assert segments(workspace) == before
     answer_log.fold_all(storage, other)
     assert not segments(workspace) and workspaces.rows_of(workspace, "toy.say") == 20
+
+
+def test_a_log_is_indexed_where_it_was_put(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run has published the next table meanwhile."""
+    storage, path = open_storage(str(workspace)), "facts/op/stage/f"
+    logged = workspaces.answers_table(range(50))
+    logged = logged.append_column(answer_log.SHARD_FIELD, pa.array(["s"] * 50))
+    storage.publish_table(f"{answer_log.folder_of(path)}/{'0' * 12}-000001-{'0' * 8}.parquet", logged)
+    publish = facts.publish
+
+    def second(*args: Any) -> facts.Published:
+        publish(storage, path, "s", 0, None, workspaces.answers_table(range(50, 60)), facts.Notes())
+        return publish(*args)
+
+    monkeypatch.setattr(facts, "publish", second)
+    answer_log.fold_all(storage, path)
+    index.forget()
+    files = index.files_of(storage.list(f"facts/op/stage/{index.FOLDER}"))
+    found = Answers(storage, "facts/op/stage", {}, files).find(dict.fromkeys(map(workspaces.an_input, range(50)), "t"))
+    assert len(found) == 50 and not storage.list(answer_log.folder_of(path))
 
 
 def test_gc_keeps_logs_by_default(workspace: Path, dead: str) -> None:

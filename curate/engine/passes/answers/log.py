@@ -209,6 +209,12 @@ def _publish(storage: Storage, path: str, shard: str, logged: pa.Table, notes: N
         fresh = fresh.filter(pc.invert(pc.is_in(fresh.column(facts.ROW), there.combine_chunks())))
     if fresh.num_rows:
         folder, _, fingerprint = path.rpartition("/")
-        table = facts.table_path(fingerprint, shard, number + 1)
-        index.add(storage, folder, [(given, table) for given in fresh.column(facts.INPUT).to_pylist()])
-        facts.publish(storage, path, shard, number, base, fresh, notes)
+        inputs = fresh.column(facts.INPUT).to_pylist()
+
+        def add(to: int) -> None:
+            index.add(storage, folder, [(given, facts.table_path(fingerprint, shard, to)) for given in inputs])
+
+        add(number + 1)
+        made = facts.publish(storage, path, shard, number, base, fresh, notes)
+        if made.number != number + 1:  # another run published that one
+            add(made.number)

@@ -32,6 +32,7 @@ MOST_TABLES = 16
 LOOKS = 100
 """How often a look-up lists an index again because its files were merged meanwhile."""
 Answer = tuple[pa.Table, int]  # a table of facts, and a row of it
+Final = tuple[pa.Table, dict[bytes, int]]  # a table of facts, and input -> row of its answers
 
 
 def inputs_of(table: pa.Table, names: Sequence[str], content: Sequence[str | None] | None) -> list[bytes]:
@@ -64,7 +65,8 @@ class Answers:
     ) -> None:
         """`own`: shard -> (folder of another fingerprint, number of its table). `files`: of the index."""
         self.storage, self.folder, self.own, self.files = storage, folder, own, files
-        self._tables: OrderedDict[tuple[str, str], tuple[pa.Table, dict[bytes, int]] | None] = OrderedDict()
+        self._tables: OrderedDict[tuple[str, str], tuple[int, Final | None]] = OrderedDict()
+        """(path, shard) -> the number that was read, and what it has."""
 
     def find(self, wanted: Mapping[bytes, str]) -> dict[bytes, Answer]:
         """Input -> answer, for inputs of `wanted` (input -> its shard) that have one. Only final rows are answers."""
@@ -97,20 +99,22 @@ class Answers:
         final = self._final(path, shard, number) if wanted else None
         return {} if final is None else {given: (final[0], final[1][given]) for given in wanted if given in final[1]}
 
-    def _final(self, path: str, shard: str, number: int) -> tuple[pa.Table, dict[bytes, int]] | None:
-        """A table, and input -> row of its answers. The last MOST_TABLES tables are kept."""
-        if (path, shard) in self._tables:
-            self._tables.move_to_end((path, shard))
-            return self._tables[path, shard]
-        table = self._read(path, shard, number)
-        final = None
-        if table is not None:
-            inputs = table.column(facts.INPUT).to_pylist()
-            final = table, {inputs[row]: int(row) for row in np.flatnonzero(facts.rank(table) == 2)}
-        self._tables[path, shard] = final
+    def _final(self, path: str, shard: str, number: int) -> Final | None:
+        """A table, or a higher one that is kept, which has all its rows. The last MOST_TABLES tables are kept."""
+        read, final = self._tables.pop((path, shard), (0, None))
+        if read < number:
+            read, final = number, self._with_answers(path, shard, number)
+        self._tables[path, shard] = read, final
         while len(self._tables) > MOST_TABLES:
             self._tables.popitem(last=False)
         return final
+
+    def _with_answers(self, path: str, shard: str, number: int) -> Final | None:
+        table = self._read(path, shard, number)
+        if table is None:
+            return None
+        inputs = table.column(facts.INPUT).to_pylist()
+        return table, {inputs[row]: int(row) for row in np.flatnonzero(facts.rank(table) == 2)}
 
     def _read(self, path: str, shard: str, number: int) -> pa.Table | None:
         """A table of the shard: the highest also serves, because it has all rows of the tables before it. None if it is
