@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.core.nouns.facts import Notes, Published, build, latest, publish, table_path
+from curate.core.nouns.facts import INPUT, Notes, Published, build, latest, publish, table_path
 from curate.core.store.storage import Storage
 from curate.engine.passes.answers import index
 
@@ -146,7 +146,7 @@ def publish_answers(
     folder, _, fingerprint = path.rpartition("/")
     number, fresh = base.number if base else 0, answers_table(rows)
     table = table_path(fingerprint, shard, number + 1)
-    index.add(storage, folder, [(given, table) for given in fresh.column(facts.INPUT).to_pylist()])
+    index.add(storage, folder, [(given, table) for given in fresh.column(INPUT).to_pylist()])
     return publish(storage, path, shard, number, base and base.table, fresh, Notes())
 
 

@@ -160,16 +160,15 @@ def survey(outputs: Outputs, plan: PassPlan) -> None:
             plan.sizes[spec.name] = found = outputs.storage.list(spec.path)
             plan.numbers[spec.name] = {s: n for s, n in facts.latest(found).items() if s in shards}
             if trait(spec.stage, "costly"):
-                plan.others[spec.name], index, tables = _others(outputs, spec, shards)
+                plan.others[spec.name], index = _others(outputs, spec, shards)
                 plan.indexes[spec.name] = answer_index.files_of(index)
-                due = answer_index.is_due(index, tables or bool(found))
+                due = answer_index.is_due(index)
                 plan.due = plan.due | {spec.name} if due else plan.due - {spec.name}
     plan.suspects |= suspects(outputs.storage, plan.chain)
 
 
-def _others(outputs: Outputs, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int], bool]:
-    """Highest tables of the stage under a few other fingerprints; the listing of its index; and whether there are other
-    fingerprints."""
+def _others(outputs: Outputs, spec: PassStage, shards: set[str]) -> tuple[OtherTables, dict[str, int]]:
+    """Highest tables of the stage under a few other fingerprints, and the listing of its index."""
     folder, own = spec.path.rsplit("/", 1)
     by_fingerprint: dict[str, list[str]] = {}
     index: dict[str, int] = {}
@@ -184,4 +183,4 @@ def _others(outputs: Outputs, spec: PassStage, shards: set[str]) -> tuple[OtherT
         for shard, number in facts.latest(by_fingerprint[name]).items():
             if shard in shards:
                 found[shard] = (*found.get(shard, ()), (f"{folder}/{name}", number))
-    return found, index, bool(by_fingerprint)
+    return found, index

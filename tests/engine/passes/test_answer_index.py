@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from curate.core.errors import CorruptError
+from curate.core.errors import CorruptError, StorageError
 from curate.core.store import faults
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.passes.answers import index
@@ -241,6 +241,7 @@ def small_index(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> list[Line]
     monkeypatch.setattr(index, "RANGE_LINES", 16)
     monkeypatch.setattr(index, "MOST_FILES", 4)
     written = lines(5, 80, alike=False)
+    index.merge(storage, FOLDER, here)  # the first run says that it is complete
     add(storage, written, 5)
     return written
 
@@ -320,7 +321,7 @@ def test_an_index_is_rebuilt_from_the_tables(workspace: Path, monkeypatch: pytes
             (folder / name).write_text("not Arrow")
     assert costly(workspace, "two") == (100, 0)
     assert workspaces.index_lines(workspace).keys() == before.keys()
-    assert {path.suffix for path in folder.iterdir()} == {".arrow"}
+    assert {path.suffix for path in folder.iterdir()} == {".arrow", ".json"}
 
 
 def test_an_index_without_answers_is_rebuilt_once(workspace: Path, storage: Storage) -> None:
@@ -329,11 +330,75 @@ def test_an_index_without_answers_is_rebuilt_once(workspace: Path, storage: Stor
     storage.publish_table(
         f"{FOLDER}/f/s/000001.parquet", table.append_column("_input", pa.array([b"x" * 16], pa.binary(16)))
     )
-    listing = storage.list(INDEX)
-    assert index.is_due(listing, tables=True) and not index.is_due(listing, tables=False)
+    assert index.is_due(storage.list(INDEX))
     index.merge(storage, FOLDER, here)
-    assert not index.is_due(storage.list(INDEX), tables=True)
+    assert not index.is_due(storage.list(INDEX))
     assert found(storage, listed(storage), lines(1, 3)) == []
+
+
+def many_tables(storage: Storage) -> list[Line]:
+    """More tables than one task reads, without an index; returns the lines of a whole index."""
+    for row in range(10):
+        workspaces.publish_answers(storage, f"{FOLDER}/f", f"s{row}", [row])
+    storage.remove(INDEX)
+    index.forget()
+    return [(workspaces.an_input(row), f"f/s{row}/000001.parquet") for row in range(10)]
+
+
+def test_a_rebuild_that_is_interrupted_is_repeated(local: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "TABLES", 4)
+    whole = many_tables(local)
+
+    def killed(function: Callable[[Any], bool], tasks: Sequence[Any]) -> bool:
+        for task in tasks[:1]:
+            function(task)
+            raise Killed
+        return True
+
+    with pytest.raises(Killed):
+        index.merge(local, FOLDER, killed)
+    assert len(found(local, listed(local), whole)) == 4 and index.is_due(local.list(INDEX))
+    index.merge(local, FOLDER, here)
+    assert found(local, listed(local), whole) == sorted(whole) and not index.is_due(local.list(INDEX))
+
+
+def test_files_that_others_add_do_not_make_an_index_complete(local: Storage) -> None:
+    """A log that is put into tables before the index is listed, or another run's unit during a rebuild."""
+    whole = many_tables(local)
+    index.add(local, FOLDER, lines(1, 5))
+    assert index.is_due(local.list(INDEX))
+    index.merge(local, FOLDER, here)
+    assert set(found(local, listed(local), [*whole, *lines(1, 5)])) == {*whole, *lines(1, 5)}
+
+
+def test_a_rebuild_that_fails_ends_the_run(local: Storage) -> None:
+    """It would compute again what the tables have."""
+    many_tables(local)
+    with pytest.raises(StorageError, match="could not be rebuilt"):
+        index.merge(local, FOLDER, lambda function, tasks: False)
+    assert index.is_due(local.list(INDEX))
+
+
+def test_corrupt_files_are_replaced_by_a_rebuild(local: Storage) -> None:
+    """Whatever is corrupt in them; the error says what to remove."""
+    whole = many_tables(local)
+    index.merge(local, FOLDER, here)
+    [file] = listed(local)
+    path = Path(local.path(f"{INDEX}/{file}"))
+    good, errors = path.read_bytes(), list[str]()
+    for place in range(0, len(good), 61):
+        path.write_bytes(good[:place] + bytes(byte ^ 0xFF for byte in good[place : place + 4]) + good[place + 4 :])
+        index.forget()
+        try:
+            found(local, listed(local), whole)
+        except CorruptError as error:
+            errors.append(str(error))
+            local.remove_file(f"{INDEX}/{index.COMPLETE}")
+            index.merge(local, FOLDER, here)
+            index.forget()
+            assert found(local, listed(local), whole) == sorted(whole)
+            assert not index.is_due(local.list(INDEX)) and path.read_bytes() == good
+    assert len(errors) > 10 and all(f"remove {INDEX}/{index.COMPLETE}" in error for error in errors)
 
 
 # --- looking up -------------------------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """Index of a costly stage's answers: which table has the answer to an input, in sorted Arrow files.
 
     facts/<op>/<stage>/index/<digest>.arrow
+    facts/<op>/<stage>/index/complete.json
 
 Each unit adds a file. Before a pass and after it, workers merge files of similar size, so that a look-up opens few
 files however many units there were. Processes map the files into memory: on a local disk the files themselves,
 otherwise copies in the machine's cache, which all its processes share. The system may drop these pages, so a look-up
 needs no memory of the process and, once the files are mapped, no request.
 
-The tables have the answers; a missing index, or one of an earlier version, is rebuilt from them.
+The tables have the answers; an index without `complete.json`, or one of an earlier version, is rebuilt from them. The
+first run of a stage writes `complete.json` before its units begin, and a rebuild writes it last.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.core.contracts import Resources
-from curate.core.errors import CorruptError
+from curate.core.errors import CorruptError, StorageError
 from curate.core.hashing import digest
 from curate.core.nouns import facts
 from curate.core.recipe.pipeline import Node
@@ -40,6 +42,9 @@ from curate.engine.context import Context
 
 FOLDER = "index"
 """Folder of the index, in the folder of a stage."""
+COMPLETE = "complete.json"
+"""File of an index that has a line for each answer of the tables."""
+TABLE = r"^[^/]+/[^/]+/[0-9]+\.parquet$"
 SCHEMA = pa.schema([pa.field("input", pa.binary(16)), pa.field("table", pa.dictionary(pa.int32(), pa.string()))])
 """Lines of a file, sorted. `table`: path of a table of facts in the folder of the stage."""
 LEAST_FILES, MOST_FILES = 4, 256
@@ -135,14 +140,18 @@ def search(storage: Storage, folder: str, files: Files, inputs: Iterable[bytes])
     wanted, index = sorted(inputs), f"{folder}/{FOLDER}"
     if not storage.local:
         _forget_copies(storage, index, files)
-    return [found for table in _opened(storage, index, files) for found in _search(table, wanted)]
+    found: list[tuple[bytes, str]] = []
+    for file, table in _opened(storage, index, files):
+        with _named(storage, index, file):
+            found += _search(table, wanted)
+    return found
 
 
 def _search(table: pa.Table, wanted: Sequence[bytes]) -> Iterator[tuple[bytes, str]]:
     """Lines of some sorted inputs."""
     sought = np.array(wanted, "S16")
     for batch in table.to_batches():
-        keys = _keys(batch)
+        keys, column = _keys(batch), batch.column(1)
         if not len(keys):
             continue
         begin, end = int(np.searchsorted(sought, keys[0])), int(np.searchsorted(sought, keys[-1], "right"))
@@ -151,8 +160,10 @@ def _search(table: pa.Table, wanted: Sequence[bytes]) -> Iterator[tuple[bytes, s
         hits = np.flatnonzero(keys[first] == mine)  # no input of `mine` is beyond the last key
         last = np.searchsorted(keys, mine[hits], "right")
         for hit, start, stop in zip(hits.tolist(), first[hits].tolist(), last.tolist(), strict=True):
-            for path in batch.column(1)[start:stop].to_pylist():
-                yield wanted[begin + hit], path
+            for place in column.indices[start:stop].to_pylist():
+                if place is None or not 0 <= place < len(column.dictionary):  # Arrow would read beyond its memory
+                    raise pa.ArrowInvalid(f"table {place} of {len(column.dictionary)}")
+                yield wanted[begin + hit], column.dictionary[place].as_py()
 
 
 def _keys(batch: pa.RecordBatch) -> NDArray[np.bytes_]:
@@ -166,7 +177,7 @@ _open: dict[str, dict[str, pa.Table]] = {}
 """URL of an index -> its files that this process has mapped."""
 
 
-def _opened(storage: Storage, index: str, files: Files) -> Iterator[pa.Table]:
+def _opened(storage: Storage, index: str, files: Files) -> Iterator[tuple[str, pa.Table]]:
     """Files, which the units of a process share."""
     with _lock:
         known = _open.setdefault(storage.url_of(index), {})
@@ -178,17 +189,36 @@ def _opened(storage: Storage, index: str, files: Files) -> Iterator[pa.Table]:
             table = _read(storage, index, file, size)
             if len(known) < MOST_OPEN:
                 known[file] = table
-        yield table
+        yield file, table
 
 
 def _read(storage: Storage, index: str, file: str, size: int) -> pa.Table:
+    """Map a file. Its lines are not checked, which would read all of it; the paths of tables are, which are few."""
+    with _named(storage, index, file):
+        table = pa.ipc.open_file(_source(storage, index, file, size)).read_all()
+        table.validate()
+        for paths in [chunk.dictionary for chunk in table.column(1).chunks[:1]]:  # the batches share it
+            paths.validate(full=True)
+            if pc.all(pc.match_substring_regex(paths, TABLE)).as_py() is False:
+                raise pa.ArrowInvalid("not the paths of tables")
+        return table
+
+
+@contextlib.contextmanager
+def _named(storage: Storage, index: str, file: str) -> Iterator[None]:
+    """Raise CorruptError if a file cannot be read, and forget its copy on this machine."""
     try:
-        return pa.ipc.open_file(_source(storage, index, file, size)).read_all()
-    except pa.ArrowInvalid as error:
+        yield
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError) as error:
+        if not storage.local:
+            with contextlib.suppress(OSError):
+                (_copies(storage, index) / file).unlink()
         text = " ".join(str(error).split())[:200]
         raise CorruptError(
-            f"{storage.url_of(f'{index}/{file}')}: this file of the index of answers is corrupt ({text}); remove the "
-            f"folder {index} and rerun the recipe, which rebuilds it"
+            f"{storage.url_of(f'{index}/{file}')}: this file of the index of answers is corrupt ({text}); remove "
+            f"{index}/{COMPLETE} and rerun the recipe, which rebuilds the index"
         ) from error
 
 
@@ -241,10 +271,18 @@ def forget() -> None:
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 
-def is_due(listing: Files, tables: bool) -> bool:
-    """Whether an index has files to merge, or is to be rebuilt: it is missing though there are `tables`, or of an
-    earlier version."""
-    return bool(groups(listing)) or len(files_of(listing)) < len(listing) or (tables and not listing)
+def is_due(listing: Files) -> bool:
+    """Whether an index has files to merge, or is not complete."""
+    return bool(groups(files_of(listing))) or not _is_complete(listing)
+
+
+def _is_complete(listing: Files) -> bool:
+    return COMPLETE in listing and not _earlier(listing)
+
+
+def _earlier(listing: Files) -> list[str]:
+    """Files and folders of an index of an earlier version."""
+    return sorted({file.partition("/")[0] for file in listing.keys() - files_of(listing).keys() - {COMPLETE}})
 
 
 def groups(files: Files) -> list[tuple[str, ...]]:
@@ -274,15 +312,13 @@ def merge_in_run(ctx: Context, node: Node, folder: str) -> dict[str, int]:
 
 
 def merge(storage: Storage, folder: str, run: Run) -> None:
-    """Merge what is due. Requires the lease of the index. Gives up if a task fails; the next merge repeats it. A kill
-    leaves lines twice, which does no harm, and a later merge drops them."""
+    """Merge what is due. Requires the lease of the index. Raises StorageError if it cannot be rebuilt. Gives up a merge
+    if a task fails; the next one repeats it. A kill leaves lines twice, which does no harm, and a later merge drops
+    them."""
     index = f"{folder}/{FOLDER}"
     listing = storage.list(index)
-    earlier = {file.partition("/")[0] for file in listing.keys() - files_of(listing).keys()}
-    if (earlier or not listing) and not _rebuild(storage, folder, run):
-        return
-    for name in sorted(earlier):
-        storage.remove(f"{index}/{name}")
+    if not _is_complete(listing):
+        _rebuild(storage, folder, listing, run)
     while due := groups(files := files_of(storage.list(index))):
         if not run(merge_files, [Merge(storage, index, {file: files[file] for file in group}) for group in due]):
             return
@@ -344,14 +380,33 @@ class Rebuild:
     tables: tuple[str, ...]
 
 
-def _rebuild(storage: Storage, folder: str, run: Run) -> bool:
-    """Rebuild an index from the existing tables; returns whether that succeeded."""
-    tables = _highest(storage.list(folder))
+def _rebuild(storage: Storage, folder: str, listing: Files, run: Run) -> None:
+    """Add the answers of the existing tables to an index. Its files stay, unless they are corrupt or of an earlier
+    version: they may have answers whose tables are not published yet."""
+    index, tables = f"{folder}/{FOLDER}", _highest(storage.list(folder))
     parts = [Rebuild(storage, folder, tuple(tables[at : at + TABLES])) for at in range(0, len(tables), TABLES)]
-    if parts and not run(rebuild_lines, parts):
-        return False
-    if parts and not files_of(storage.list(f"{folder}/{FOLDER}")):
-        _write(storage, folder, [])  # so that it is rebuilt once
+    checks = [Merge(storage, index, {file: size}) for file, size in files_of(listing).items()]
+    if not (run(remove_corrupt, checks) and run(rebuild_lines, parts)):
+        raise StorageError(
+            f"{storage.url_of(index)}: the index of answers could not be rebuilt because a task failed; rerun the same "
+            "command"
+        )
+    for name in _earlier(listing):
+        storage.remove(f"{index}/{name}")
+    storage.publish_bytes(f"{index}/{COMPLETE}", b"{}")
+
+
+def remove_corrupt(task: Merge) -> bool:
+    """Remove files that cannot be read."""
+    for file, size in task.files.items():
+        try:
+            with _named(task.storage, task.index, file):
+                _read(task.storage, task.index, file, size).validate(full=True)
+        except FileNotFoundError:
+            continue
+        except CorruptError as error:
+            log.warning("%s; removed it", error)
+            task.storage.remove_file(f"{task.index}/{file}")
     return True
 
 
