@@ -7,6 +7,7 @@ thread is busy, and is durable within a second.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
@@ -319,8 +320,11 @@ class AsyncMember(MapMember):
         """Its answers are logged when they arrive."""
 
     def close(self) -> None:
-        for future in self._flying:
-            self._published &= future.cancel()  # False: its answer has just arrived
+        arrived = {future for future in self._flying if not future.cancel()}
+        self._published &= not arrived
+        with contextlib.suppress(queue.Empty):
+            while arrived:  # until the event loop's thread has logged their answers
+                arrived.discard(self._ended.get(timeout=LAST_SECONDS)[0])
         self._flying.clear()
         self._rows.clear()
         if self._requester is not None:

@@ -84,6 +84,8 @@ class MapMember(PassMember):
         self.logs = [self._log] if self.stage.costly else self.logs
         self._published = True
         """Whether tables have all results."""
+        self.stale = False
+        """Whether the results were computed from values that another run's have replaced."""
 
     def ready(self) -> Map:
         """The stage after its `setup`, which runs when the first row needs it: a pass with nothing to compute loads no
@@ -378,8 +380,9 @@ class MapMember(PassMember):
         return self.facts.logged([row for rows, _ in several for row in rows], whole, self.stage.hardware())
 
     def close(self) -> None:
-        """The unit has ended, with or without an error."""
-        self._log.close(self._published)
+        """The unit has ended, with or without an error. Stale results are not logged: they would be put into tables
+        beside the values that replaced their inputs."""
+        self._log.close(self._published or self.stale)
 
     def publish(self, whole: bool = True) -> bool:
         """Publish new facts in tables; returns whether values changed because another run published first."""

@@ -14,6 +14,7 @@ from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.engine.backends import CallOptions
 from curate.engine.context import Context
+from curate.engine.passes.answers import index as answer_index
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.batches import KILLED
 from curate.engine.passes.plan import PassPlan
@@ -236,6 +237,8 @@ class UnitRunner(Recovery[PassTask]):
         for spec in self.plan.stages:
             if trait(spec.stage, "costly"):
                 answer_log.fold(self.ctx.storage, spec.path, units)
+                index = f"{spec.path.rpartition('/')[0]}/{answer_index.FOLDER}"
+                self.plan.indexes[spec.name] = answer_index.files_of(self.ctx.storage.list(index))
             if spec.path:
                 files = self.ctx.storage.list(f"{spec.path}/{shard.id}")
                 self.plan.numbers[spec.name] |= facts.latest(f"{shard.id}/{name}" for name in files)

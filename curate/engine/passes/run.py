@@ -145,7 +145,7 @@ class _Pass:
                 self._publish(whole=True)
             return [] if self.task.sink == "discard" else self._results()
         finally:
-            for member in self.maps:
+            for member in reversed(self.maps):  # stale results first
                 member.close()
 
     def _go(self, first: int, last: int, saves: bool) -> None:
@@ -187,6 +187,8 @@ class _Pass:
         """Publish tables in DAG order. Start over if another run's values differ."""
         for member in self.maps:
             if member.publish(whole):
+                for later in self.maps:
+                    later.stale |= member.name in later.depends
                 raise Adopted
 
     # --- results ---

@@ -21,6 +21,7 @@ from curate.core.store import lease
 from curate.core.store.storage import TEMPORARY, Storage
 from curate.engine.passes.answers.index import FOLDER as INDEX
 from curate.engine.passes.answers.log import FOLDER as LOG
+from curate.engine.passes.answers.log import folder_of
 from curate.engine.record.claims import LEASE
 from curate.engine.record.pins import Pin, pins
 from curate.engine.record.runs import RunRecord, list_runs
@@ -143,17 +144,21 @@ def _pools(roots: Iterable[str]) -> set[str]:
 
 def _answers(files: Iterable[str], roots: set[str], costly: bool) -> set[str]:
     """For stages with an index of answers: the highest table of each shard under each fingerprint, the index, and the
-    logs of dead workers, which the next run puts into tables. With `costly`: only the index, if a table stays."""
+    logs of dead workers, which the next run puts into tables. With `costly`: only the logs of kept runs, and the index
+    if a table stays."""
     found = {f"facts/{file}" for file in files if f"/{REMOVED}/" in file}
     if not costly:
         found |= highest(files) | {f"facts/{file}" for file in files if file.split("/")[2:3] == [LOG]}
-    left = {"/".join(path.split("/")[:3]) for path in roots | found if len(path.split("/")) == 6}
-    return found | {f"{stage}/{INDEX}" for stage in left}
+    parts = [path.split("/") for path in roots | found if path.startswith("facts/")]
+    left = {"/".join(of_path[:3]) for of_path in parts if len(of_path) >= 4 and of_path[3] != REMOVED}
+    logs = {folder_of("/".join(of_path)) for of_path in parts if len(of_path) == 4}
+    return found | logs | {f"{stage}/{INDEX}" for stage in left}
 
 
 def highest(files: Iterable[str]) -> set[str]:
-    """The highest table of each shard under each fingerprint, for stages with an index of answers."""
-    stages = {"/".join(file.split("/")[:2]) for file in files if f"/{INDEX}/" in file}
+    """The highest table of each shard under each fingerprint, for costly stages: those with an index, a log or removed
+    answers."""
+    stages = {"/".join(file.split("/")[:2]) for file in files if file.split("/")[2:3][0] in (INDEX, LOG, REMOVED)}
     by_folder: dict[str, list[str]] = {}
     for file in files:
         parts = file.split("/")

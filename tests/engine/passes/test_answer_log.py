@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import queue
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +28,10 @@ from curate.engine.passes import async_map
 from curate.engine.passes.answers import index
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.answers.lookup import Answers
+from curate.engine.passes.recovery import UnitRunner
+from curate.engine.passes.run import Adopted, _Pass
 from curate.engine.record import gc
+from curate.engine.requests.client import Answered
 from curate.engine.run import run
 from tests.engine import toys, workspaces
 from tests.engine.asks import Say, answer_rows, go, segments
@@ -107,6 +114,92 @@ def test_gc_keeps_logs_by_default(workspace: Path, dead: str) -> None:
     log = answer_log.folder_of(dead)
     assert not [path for path in gc.unreachable(storage, keep=0)[0] if path.startswith(log)]
     assert [path for path in gc.unreachable(storage, keep=0, costly=True)[0] if path.startswith(log)]
+
+
+def test_gc_keeps_logs_of_kept_runs_and_knows_stages_by_them() -> None:
+    """Also if costly results are to go: their tables stay too. A stage without an index is still a costly one."""
+    table, segment = "op/stage/f/s/000001.parquet", "op/stage/log/f/a-000001-u.parquet"
+    kept = gc._answers([table, segment], {"facts/op/stage/f"}, costly=True)
+    assert kept == {"facts/op/stage/log/f", f"facts/op/stage/{index.FOLDER}"}
+    assert gc.highest([table]) == set()
+    for other in (segment, "op/stage/removed/000001.json", "op/stage/index/complete.json"):
+        assert gc.highest([table, other]) == {f"facts/{table}"}
+
+
+class Closing(async_map.AsyncMember):
+    """A member with a request in flight, and nothing else."""
+
+    def __init__(self, log: Any, future: Future[Answered]) -> None:
+        self._log, self._published, self.stale, self._requester = log, True, False, None
+        self._ended = queue.SimpleQueue()
+        self._flying, self._rows = {future: "request"}, {"request": [0]}
+        future.add_done_callback(partial(self._ended_in_loop, 0, [0]))
+
+
+def test_an_answer_that_arrives_while_its_unit_is_closed_is_logged() -> None:
+    """The event loop's thread has not come to log it."""
+    seen: list[Any] = []
+
+    class Slow:
+        def add(self, several: Any) -> None:
+            time.sleep(0.2)
+            seen.extend(several)
+
+        def close(self, published: bool) -> None:
+            seen.append(published)
+
+    future: Future[Answered] = Future()
+    member, answer = Closing(Slow(), future), Answered({"said": "a"})
+    loop = threading.Thread(target=future.set_result, args=(answer,))
+    loop.start()
+    while not future.done():
+        time.sleep(0.001)
+    member.close()
+    loop.join()
+    assert seen == [(0, answer), False]
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_stale_answers_are_not_logged(stale: bool) -> None:
+    closed: list[bool] = []
+
+    class Noted:
+        def close(self, published: bool) -> None:
+            closed.append(published)
+
+    future: Future[Answered] = Future()
+    member = Closing(Noted(), future)
+    member._flying.clear()
+    member._published, member.stale = False, stale
+    member.close()
+    assert closed == [stale]
+
+
+def test_results_become_stale_with_what_they_were_computed_from() -> None:
+    def member(name: str, adopts: bool, *depends: str) -> Any:
+        return SimpleNamespace(name=name, depends=set(depends), stale=False, publish=lambda whole: adopts)
+
+    unit: Any = _Pass.__new__(_Pass)
+    unit.maps = [member("a", False), member("b", True, "a"), member("c", False), member("d", False, "a", "b")]
+    with pytest.raises(Adopted):
+        unit._publish(whole=True)
+    assert [each.name for each in unit.maps if each.stale] == ["d"]
+
+
+def test_a_shard_is_tried_again_with_the_answers_of_its_log(workspace: Path) -> None:
+    """Its other rows may have the same inputs; the worker has not seen the log put into tables."""
+    storage, path = open_storage(str(workspace)), "facts/toy.say/stage/f"
+    logged = workspaces.answers_table([1]).append_column(answer_log.SHARD_FIELD, pa.array(["s"]))
+    file = f"{'0' * 12}-000001-{answer_log.token(['s'])}.parquet"
+    storage.publish_table(f"{answer_log.folder_of(path)}/{file}", logged)
+    runner: Any = UnitRunner.__new__(UnitRunner)
+    spec = SimpleNamespace(name="say", path=path, stage=Say(url=""))
+    runner.ctx, runner._failed = SimpleNamespace(storage=storage), {}
+    runner.plan = SimpleNamespace(stages=[spec], numbers={"say": {}}, indexes={"say": {}})
+    runner.refresh(SimpleNamespace(id="s"))
+    index.forget()
+    answers = Answers(storage, "facts/toy.say/stage", {}, runner.plan.indexes["say"])
+    assert runner.plan.numbers == {"say": {"s": 1}} and answers.find({workspaces.an_input(1): "s"})
 
 
 def fail_segments(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
