@@ -93,6 +93,7 @@ def _memory() -> str:
 
 def prepare(folder: str, count: int) -> None:
     storage = Storage(folder)
+    index.merge(storage, STAGE, lambda function, tasks: True)  # a new index, which is complete
     size = write_units(storage, count)
     seconds = Counter[str]()
 
