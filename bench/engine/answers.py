@@ -30,6 +30,7 @@ from bench.engine import counting
 from bench.kit.measure import machine
 from curate.core.store.storage import Storage
 from curate.engine.passes.answers import index
+from curate.engine.passes.answers import merge as merging
 
 UNIT = 10_000
 STAGE = f"facts/caption.generate/{'5' * 32}"
@@ -93,7 +94,7 @@ def _memory() -> str:
 
 def prepare(folder: str, count: int) -> None:
     storage = Storage(folder)
-    index.merge(storage, STAGE, lambda function, tasks: True)  # a new index, which is complete
+    merging.merge(storage, STAGE, lambda function, tasks: True)  # a new index, which is complete
     size = write_units(storage, count)
     seconds = Counter[str]()
 
@@ -104,7 +105,7 @@ def prepare(folder: str, count: int) -> None:
         return all(found)
 
     with Measured() as measured:
-        index.merge(storage, STAGE, run)
+        merging.merge(storage, STAGE, run)
     left = storage.list(INDEX)
     per_unit = sum(measured.operations.values()) / (count // UNIT)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

@@ -21,7 +21,7 @@ from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
 from curate.engine.passes.answers import log as answer_log
-from curate.engine.passes.answers.index import merge_in_run
+from curate.engine.passes.answers.merge import merge_in_run
 from curate.engine.passes.plan import PassPlan
 from curate.engine.passes.recovery import UnitRunner
 from curate.engine.passes.run import run_pass

@@ -18,6 +18,7 @@ from curate.engine.outputs import Outputs, point_name
 from curate.engine.passes.answers import index as answer_index
 from curate.engine.passes.answers import log as answer_log
 from curate.engine.passes.answers.lookup import IMPORTED, OTHERS
+from curate.engine.passes.answers.merge import is_due
 from curate.engine.passes.task import PassStage, Point, suspects
 from curate.engine.state import Built, Mask
 
@@ -162,7 +163,7 @@ def survey(outputs: Outputs, plan: PassPlan) -> None:
             if trait(spec.stage, "costly"):
                 plan.others[spec.name], index = _others(outputs, spec, shards)
                 plan.indexes[spec.name] = answer_index.files_of(index)
-                due = answer_index.is_due(index)
+                due = is_due(index)
                 plan.due = plan.due | {spec.name} if due else plan.due - {spec.name}
     plan.suspects |= suspects(outputs.storage, plan.chain)
 

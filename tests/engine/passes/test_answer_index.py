@@ -17,6 +17,7 @@ from curate.core.errors import CorruptError, StorageError
 from curate.core.store import faults
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.passes.answers import index
+from curate.engine.passes.answers import merge as merging
 from curate.engine.passes.answers.lookup import Answers
 from curate.engine.run import run
 from curate.engine.state import Options
@@ -101,22 +102,22 @@ def test_inputs_with_several_tables(storage: Storage) -> None:
     for start in range(4):
         index.add(storage, FOLDER, written[start:])
     assert set(found(storage, listed(storage), written)) == set(written)
-    index.merge(storage, FOLDER, here)
+    merging.merge(storage, FOLDER, here)
     assert len(listed(storage)) == 1 and found(storage, listed(storage), written[::3]) == sorted(written)
 
 
-@pytest.mark.parametrize("range_lines", [16, 100, index.RANGE_LINES])
+@pytest.mark.parametrize("range_lines", [16, 100, merging.RANGE_LINES])
 @pytest.mark.parametrize("alike", [False, True])
 def test_a_merged_file_finds_what_it_has(
     storage: Storage, monkeypatch: pytest.MonkeyPatch, range_lines: int, alike: bool
 ) -> None:
     """Merged at once or by ranges; half of the lines may be in the last one."""
-    monkeypatch.setattr(index, "RANGE_LINES", range_lines)
+    monkeypatch.setattr(merging, "RANGE_LINES", range_lines)
     written = lines(1, 400, alike)
     add(storage, written)
     before = listed(storage)
     assert found(storage, before, written) == sorted(written)
-    index.merge(storage, FOLDER, here)
+    merging.merge(storage, FOLDER, here)
     [merged] = after = listed(storage)
     assert len(before) == 40 and merged not in before
     wanted = [*written[::3], *lines(2, 100, alike)]
@@ -127,28 +128,28 @@ def test_a_merged_file_finds_what_it_has(
 
 
 def test_files_of_similar_size_are_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert index.groups(dict.fromkeys("abc", 10)) == [] == index.groups({})
-    assert index.groups({"small": 1} | dict.fromkeys("abcd", 10)) == [tuple("abcd")]
-    assert index.groups({"a": 10, "b": 20, "c": 60, "d": 180, "huge": 1000}) == [tuple("abcd")]
-    monkeypatch.setattr(index, "MOST_FILES", 5)
-    assert index.groups(dict.fromkeys("abcdefghijkl", 10)) == [tuple("abcde"), tuple("fghij")]
+    assert merging.groups(dict.fromkeys("abc", 10)) == [] == merging.groups({})
+    assert merging.groups({"small": 1} | dict.fromkeys("abcd", 10)) == [tuple("abcd")]
+    assert merging.groups({"a": 10, "b": 20, "c": 60, "d": 180, "huge": 1000}) == [tuple("abcd")]
+    monkeypatch.setattr(merging, "MOST_FILES", 5)
+    assert merging.groups(dict.fromkeys("abcdefghijkl", 10)) == [tuple("abcde"), tuple("fghij")]
 
 
 def test_a_large_file_is_seldom_rewritten(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line is written a few times, and there are few files, however many units there were."""
-    wrote, merged = [0], index._merged
+    wrote, merged = [0], merging._merged
 
     def counted(*args: Any) -> Any:
         for batch in merged(*args):
             wrote[0] += len(batch)
             yield batch
 
-    monkeypatch.setattr(index, "_merged", counted)
+    monkeypatch.setattr(merging, "_merged", counted)
     add(storage, lines(99, 2, alike=False), 2)  # one small file among them keeps no others from being merged
     most = 0
     for seed in range(14):
         add(storage, lines(seed, 3200, alike=False), 200)
-        index.merge(storage, FOLDER, here)
+        merging.merge(storage, FOLDER, here)
         most = max(most, len(listed(storage)))
     assert most <= 8 and wrote[0] <= 6 * 14 * 3200
     written = lines(3, 3200, alike=False)
@@ -192,13 +193,13 @@ def test_without_a_cache_files_are_kept_in_memory(
     monkeypatch.setenv("CURATE_CACHE", str(tmp_path / "file"))
     written = lines(1, 400)
     add(storage, written)
-    index.merge(storage, FOLDER, here)
+    merging.merge(storage, FOLDER, here)
     assert found(storage, listed(storage), written) == sorted(written)
 
 
 def test_a_corrupt_file_is_named(storage: Storage) -> None:
     add(storage, lines(1, 400))
-    index.merge(storage, FOLDER, here)
+    merging.merge(storage, FOLDER, here)
     [file] = listed(storage)
     path = Path(storage.path(f"{INDEX}/{file}"))
     path.write_bytes(path.read_bytes()[:-100])
@@ -238,10 +239,10 @@ def points(monkeypatch: pytest.MonkeyPatch, kill: int = -1) -> list[str]:
 
 def small_index(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> list[Line]:
     """Sixteen units to merge: four at a time, and these four again."""
-    monkeypatch.setattr(index, "RANGE_LINES", 16)
-    monkeypatch.setattr(index, "MOST_FILES", 4)
+    monkeypatch.setattr(merging, "RANGE_LINES", 16)
+    monkeypatch.setattr(merging, "MOST_FILES", 4)
     written = lines(5, 80, alike=False)
-    index.merge(storage, FOLDER, here)  # the first run says that it is complete
+    merging.merge(storage, FOLDER, here)  # the first run says that it is complete
     add(storage, written, 5)
     return written
 
@@ -251,7 +252,7 @@ def merged(storage: Storage, monkeypatch: pytest.MonkeyPatch, kill: int) -> list
     with monkeypatch.context() as patch:
         passed = points(patch, kill)
         with contextlib.suppress(Killed):
-            index.merge(storage, FOLDER, here)
+            merging.merge(storage, FOLDER, here)
     return passed
 
 
@@ -273,14 +274,14 @@ def test_a_kill_at_any_point_of_a_merge_loses_nothing(
         small_index(other, monkeypatch)
         assert merged(other, monkeypatch, kill) == whole[: kill + 1]
         assert set(found(other, listed(other), written)) == set(written), whole[kill]
-        index.merge(other, FOLDER, here)
+        merging.merge(other, FOLDER, here)
         assert set(found(other, listed(other), written)) == set(written), whole[kill]
         assert len(listed(other)) <= 4, whole[kill]
 
 
 def test_a_task_that_fails_ends_the_merge(local: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     written = small_index(local, monkeypatch)
-    index.merge(local, FOLDER, lambda function, tasks: False)
+    merging.merge(local, FOLDER, lambda function, tasks: False)
     assert found(local, listed(local), written) == sorted(written) and len(listed(local)) == 16
 
 
@@ -292,7 +293,7 @@ def test_a_merge_whose_files_another_run_removed_gives_up(local: Storage, monkey
         assert all(function(task) for task in tasks)  # the other run's merge
         return here(function, tasks)
 
-    index.merge(local, FOLDER, robbed)
+    merging.merge(local, FOLDER, robbed)
     assert len(listed(local)) == 4 and found(local, listed(local), written) == sorted(written)
 
 
@@ -309,7 +310,7 @@ def costly(workspace: Path, namespace: str, rows: int = 100) -> tuple[int, int]:
 @pytest.mark.parametrize("left", ["earlier", "nothing"])
 def test_an_index_is_rebuilt_from_the_tables(workspace: Path, monkeypatch: pytest.MonkeyPatch, left: str) -> None:
     """If it has been removed, or is of an earlier version: files of units, and layers."""
-    monkeypatch.setattr(index, "TABLES", 7)
+    monkeypatch.setattr(merging, "TABLES", 7)
     assert costly(workspace, "one") == (0, 100)
     before = workspaces.index_lines(workspace)
     [folder] = workspace.glob(f"facts/*/*/{index.FOLDER}")
@@ -330,9 +331,9 @@ def test_an_index_without_answers_is_rebuilt_once(workspace: Path, storage: Stor
     storage.publish_table(
         f"{FOLDER}/f/s/000001.parquet", table.append_column("_input", pa.array([b"x" * 16], pa.binary(16)))
     )
-    assert index.is_due(storage.list(INDEX))
-    index.merge(storage, FOLDER, here)
-    assert not index.is_due(storage.list(INDEX))
+    assert merging.is_due(storage.list(INDEX))
+    merging.merge(storage, FOLDER, here)
+    assert not merging.is_due(storage.list(INDEX))
     assert found(storage, listed(storage), lines(1, 3)) == []
 
 
@@ -346,7 +347,7 @@ def many_tables(storage: Storage) -> list[Line]:
 
 
 def test_a_rebuild_that_is_interrupted_is_repeated(local: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "TABLES", 4)
+    monkeypatch.setattr(merging, "TABLES", 4)
     whole = many_tables(local)
 
     def killed(function: Callable[[Any], bool], tasks: Sequence[Any]) -> bool:
@@ -356,18 +357,18 @@ def test_a_rebuild_that_is_interrupted_is_repeated(local: Storage, monkeypatch: 
         return True
 
     with pytest.raises(Killed):
-        index.merge(local, FOLDER, killed)
-    assert len(found(local, listed(local), whole)) == 4 and index.is_due(local.list(INDEX))
-    index.merge(local, FOLDER, here)
-    assert found(local, listed(local), whole) == sorted(whole) and not index.is_due(local.list(INDEX))
+        merging.merge(local, FOLDER, killed)
+    assert len(found(local, listed(local), whole)) == 4 and merging.is_due(local.list(INDEX))
+    merging.merge(local, FOLDER, here)
+    assert found(local, listed(local), whole) == sorted(whole) and not merging.is_due(local.list(INDEX))
 
 
 def test_files_that_others_add_do_not_make_an_index_complete(local: Storage) -> None:
     """A log that is put into tables before the index is listed, or another run's unit during a rebuild."""
     whole = many_tables(local)
     index.add(local, FOLDER, lines(1, 5))
-    assert index.is_due(local.list(INDEX))
-    index.merge(local, FOLDER, here)
+    assert merging.is_due(local.list(INDEX))
+    merging.merge(local, FOLDER, here)
     assert set(found(local, listed(local), [*whole, *lines(1, 5)])) == {*whole, *lines(1, 5)}
 
 
@@ -375,14 +376,14 @@ def test_a_rebuild_that_fails_ends_the_run(local: Storage) -> None:
     """It would compute again what the tables have."""
     many_tables(local)
     with pytest.raises(StorageError, match="could not be rebuilt"):
-        index.merge(local, FOLDER, lambda function, tasks: False)
-    assert index.is_due(local.list(INDEX))
+        merging.merge(local, FOLDER, lambda function, tasks: False)
+    assert merging.is_due(local.list(INDEX))
 
 
 def test_corrupt_files_are_replaced_by_a_rebuild(local: Storage) -> None:
     """Whatever is corrupt in them; the error says what to remove."""
     whole = many_tables(local)
-    index.merge(local, FOLDER, here)
+    merging.merge(local, FOLDER, here)
     [file] = listed(local)
     path = Path(local.path(f"{INDEX}/{file}"))
     good, errors = path.read_bytes(), list[str]()
@@ -394,10 +395,10 @@ def test_corrupt_files_are_replaced_by_a_rebuild(local: Storage) -> None:
         except CorruptError as error:
             errors.append(str(error))
             local.remove_file(f"{INDEX}/{index.COMPLETE}")
-            index.merge(local, FOLDER, here)
+            merging.merge(local, FOLDER, here)
             index.forget()
             assert found(local, listed(local), whole) == sorted(whole)
-            assert not index.is_due(local.list(INDEX)) and path.read_bytes() == good
+            assert not merging.is_due(local.list(INDEX)) and path.read_bytes() == good
     assert len(errors) > 10 and all(f"remove {INDEX}/{index.COMPLETE}" in error for error in errors)
 
 
@@ -433,7 +434,7 @@ def test_the_first_run_of_a_stage_reads_no_index(workspace: Path, monkeypatch: p
 
     for name in ("read_range", "publish"):
         count(name)
-    monkeypatch.setattr(index, "LEAST_FILES", 10)
+    monkeypatch.setattr(merging, "LEAST_FILES", 10)
     options = Options(task_rows=20)
     run(toys.chain(toys.Costly(), rows=100, shard_rows=5), str(workspace), options=options)
     files = list(workspace.glob(f"facts/*/*/{index.FOLDER}/*"))
@@ -447,7 +448,7 @@ def test_a_run_merges_what_a_killed_one_left(workspace: Path, monkeypatch: pytes
     """Before its units begin: these read few files, and find all answers."""
     options = Options(task_rows=5)
     with monkeypatch.context() as patch:
-        patch.setattr(index, "LEAST_FILES", 10**6)
+        patch.setattr(merging, "LEAST_FILES", 10**6)
         run(toys.chain(toys.Costly(), rows=100, shard_rows=5), str(workspace), options=options)
     assert len(list(workspace.glob(f"facts/*/*/{index.FOLDER}/*.arrow"))) == 20
     index.forget()

@@ -19,9 +19,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.core.contracts import Resources
-from curate.core.errors import CorruptError, StorageError
+from curate.core.errors import CorruptError
 from curate.core.hashing import digest
-from curate.core.nouns import facts
-from curate.core.recipe.pipeline import Node
 from curate.core.store.cache import cache_folder, locked
 from curate.core.store.storage import Storage
-from curate.engine.context import Context
 
 FOLDER = "index"
 """Folder of the index, in the folder of a stage."""
@@ -47,14 +42,6 @@ COMPLETE = "complete.json"
 TABLE = r"^[^/]+/[^/]+/[0-9]+\.parquet$"
 SCHEMA = pa.schema([pa.field("input", pa.binary(16)), pa.field("table", pa.dictionary(pa.int32(), pa.string()))])
 """Lines of a file, sorted. `table`: path of a table of facts in the folder of the stage."""
-LEAST_FILES, MOST_FILES = 4, 256
-"""How many files are merged together."""
-RATIO = 2
-"""A file is merged with smaller ones if it has at most this many times their bytes."""
-RANGE_LINES = 1 << 20
-"""Lines that are merged at once, and lines of a record batch, about."""
-TABLES = 64
-"""Tables that one task reads to rebuild an index."""
 RECENT_LINES = 1 << 17
 """Lines that a process wrote last and searches too, because its pass does not list the index again."""
 CACHE = "answers"
@@ -66,8 +53,6 @@ MOST_OPEN = 256
 """Files that a process keeps mapped."""
 Files = Mapping[str, int]
 """File of an index -> bytes."""
-Run = Callable[[Callable[[Any], bool], Sequence[Any]], bool]
-"""Runs tasks in workers (function, tasks); returns whether all succeeded."""
 log = logging.getLogger("curate")
 
 
@@ -83,19 +68,19 @@ def add(storage: Storage, folder: str, answers: Iterable[tuple[bytes, str]]) -> 
     """Add new answers (input, path of the table in the stage's folder) to a stage's index, as a new file."""
     lines = sorted(set(answers))
     if lines:
-        _recent.add(storage.url_of(folder), _write(storage, folder, lines))
+        _recent.add(storage.url_of(folder), write(storage, folder, lines))
 
 
-def _write(storage: Storage, folder: str, lines: Sequence[tuple[bytes, str]]) -> pa.Table:
+def write(storage: Storage, folder: str, lines: Sequence[tuple[bytes, str]]) -> pa.Table:
     """Publish sorted lines."""
     inputs = pa.array([given for given, _ in lines], pa.binary(16))
     table = pa.table([inputs, pa.array([path for _, path in lines], pa.string()).dictionary_encode()], schema=SCHEMA)
     name = digest([[given.hex(), path] for given, path in lines])
-    _publish(storage, f"{folder}/{FOLDER}/{name}.arrow", table.to_batches())
+    publish(storage, f"{folder}/{FOLDER}/{name}.arrow", table.to_batches())
     return table
 
 
-def _publish(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> None:
+def publish(storage: Storage, path: str, batches: Iterable[pa.RecordBatch]) -> None:
     with storage.publish(path) as aside, pa.OSFile(str(aside), "wb") as file, pa.ipc.new_file(file, SCHEMA) as writer:
         for batch in batches:
             writer.write_batch(batch)
@@ -142,7 +127,7 @@ def search(storage: Storage, folder: str, files: Files, inputs: Iterable[bytes])
         _forget_copies(storage, index, files)
     found: list[tuple[bytes, str]] = []
     for file, table in _opened(storage, index, files):
-        with _named(storage, index, file):
+        with named(storage, index, file):
             found += _search(table, wanted)
     return found
 
@@ -151,7 +136,7 @@ def _search(table: pa.Table, wanted: Sequence[bytes]) -> Iterator[tuple[bytes, s
     """Lines of some sorted inputs."""
     sought = np.array(wanted, "S16")
     for batch in table.to_batches():
-        keys, column = _keys(batch), batch.column(1)
+        keys, column = keys_of(batch), batch.column(1)
         if not len(keys):
             continue
         begin, end = int(np.searchsorted(sought, keys[0])), int(np.searchsorted(sought, keys[-1], "right"))
@@ -166,7 +151,7 @@ def _search(table: pa.Table, wanted: Sequence[bytes]) -> Iterator[tuple[bytes, s
                 yield wanted[begin + hit], column.dictionary[place].as_py()
 
 
-def _keys(batch: pa.RecordBatch) -> NDArray[np.bytes_]:
+def keys_of(batch: pa.RecordBatch) -> NDArray[np.bytes_]:
     """Inputs (n,) of a batch, without a copy. numpy compares them as if they ended in zeros, which all 16 bytes do."""
     column = batch.column(0)
     return np.frombuffer(column.buffers()[1], "S16", len(column), 16 * column.offset)
@@ -186,15 +171,15 @@ def _opened(storage: Storage, index: str, files: Files) -> Iterator[tuple[str, p
     for file, size in files.items():
         table = known.get(file)
         if table is None:
-            table = _read(storage, index, file, size)
+            table = mapped(storage, index, file, size)
             if len(known) < MOST_OPEN:
                 known[file] = table
         yield file, table
 
 
-def _read(storage: Storage, index: str, file: str, size: int) -> pa.Table:
+def mapped(storage: Storage, index: str, file: str, size: int) -> pa.Table:
     """Map a file. Its lines are not checked, which would read all of it; the paths of tables are, which are few."""
-    with _named(storage, index, file):
+    with named(storage, index, file):
         table = pa.ipc.open_file(_source(storage, index, file, size)).read_all()
         table.validate()
         for paths in [chunk.dictionary for chunk in table.column(1).chunks[:1]]:  # the batches share it
@@ -205,7 +190,7 @@ def _read(storage: Storage, index: str, file: str, size: int) -> pa.Table:
 
 
 @contextlib.contextmanager
-def _named(storage: Storage, index: str, file: str) -> Iterator[None]:
+def named(storage: Storage, index: str, file: str) -> Iterator[None]:
     """Raise CorruptError if a file cannot be read, and forget its copy on this machine."""
     try:
         yield
@@ -266,172 +251,3 @@ def forget() -> None:
     _recent.clear()
     with _lock:
         _open.clear()
-
-
-# --- merging ----------------------------------------------------------------------------------------------------------
-
-
-def is_due(listing: Files) -> bool:
-    """Whether an index has files to merge, or is not complete."""
-    return bool(groups(files_of(listing))) or not _is_complete(listing)
-
-
-def _is_complete(listing: Files) -> bool:
-    return COMPLETE in listing and not _earlier(listing)
-
-
-def _earlier(listing: Files) -> list[str]:
-    """Files and folders of an index of an earlier version."""
-    return sorted({file.partition("/")[0] for file in listing.keys() - files_of(listing).keys() - {COMPLETE}})
-
-
-def groups(files: Files) -> list[tuple[str, ...]]:
-    """Files to merge with one another: groups of similar size, the smallest first."""
-    found, rest = list[tuple[str, ...]](), sorted(files, key=lambda file: (files[file], file))
-    while rest:
-        total = count = 0
-        while count < min(len(rest), MOST_FILES) and (not count or files[rest[count]] <= RATIO * total):
-            total, count = total + files[rest[count]], count + 1
-        taken = count if count >= LEAST_FILES else 0
-        found += [tuple(rest[:taken])] if taken else []
-        rest = rest[taken or 1 :]
-    return found
-
-
-def merge_in_run(ctx: Context, node: Node, folder: str) -> dict[str, int]:
-    """Merge what is due of a stage's index in a run's workers; returns what to search. One run at a time merges an
-    index, under a lease."""
-
-    def run(function: Callable[[Any], bool], tasks: Sequence[Any]) -> bool:
-        outcomes = list(ctx.tasks.run(function, tasks, Resources()))
-        return all(outcome.value for outcome in outcomes)
-
-    with ctx.lease(node, f"{folder}/{FOLDER}"):
-        merge(ctx.storage, folder, run)
-    return files_of(ctx.storage.list(f"{folder}/{FOLDER}"))
-
-
-def merge(storage: Storage, folder: str, run: Run) -> None:
-    """Merge what is due. Requires the lease of the index. Raises StorageError if it cannot be rebuilt. Gives up a merge
-    if a task fails; the next one repeats it. A kill leaves lines twice, which does no harm, and a later merge drops
-    them."""
-    index = f"{folder}/{FOLDER}"
-    listing = storage.list(index)
-    if not _is_complete(listing):
-        _rebuild(storage, folder, listing, run)
-    while due := groups(files := files_of(storage.list(index))):
-        if not run(merge_files, [Merge(storage, index, {file: files[file] for file in group}) for group in due]):
-            return
-
-
-@dataclass(frozen=True)
-class Merge:
-    storage: Storage
-    index: str
-    files: Files
-
-
-def merge_files(task: Merge) -> bool:
-    """Merge files into one, and remove them. Returns False if another run has removed some."""
-    storage, index = task.storage, task.index
-    try:
-        tables = [_read(storage, index, file, size) for file, size in task.files.items()]
-    except FileNotFoundError:
-        return False
-    _publish(storage, f"{index}/{digest(sorted(task.files))}.arrow", _merged(tables))
-    for file in task.files:
-        storage.remove_file(f"{index}/{file}")
-    return True
-
-
-def _merged(tables: Sequence[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """The lines of sorted tables, each once, range by range."""
-    batches = [batch for table in tables for batch in table.to_batches()]
-    paths = pa.chunked_array([batch.column(1).dictionary for batch in batches], pa.string()).unique()
-    places = [pc.index_in(batch.column(1).dictionary, paths).to_numpy() for batch in batches]
-    bits = max(0, (sum(map(len, batches)) - 1) // RANGE_LINES).bit_length()
-    edges = np.array([(number << 64 - bits).to_bytes(8) for number in range(1, 1 << bits)], "S16")
-    stops = [[0, *np.searchsorted(_keys(batch), edges).tolist(), len(batch)] for batch in batches]
-    for number in range(1 << bits):
-        parts = [slice(*of_batch[number : number + 2]) for of_batch in stops]
-        given = np.concatenate([_keys(batch)[part] for batch, part in zip(batches, parts, strict=True)])
-        place = np.concatenate(
-            [
-                at[batch.column(1).indices.to_numpy()[part]]
-                for at, batch, part in zip(places, batches, parts, strict=True)
-            ]
-        )
-        order = np.lexsort((place, given))
-        given, place = given[order], place[order]
-        first = np.ones(len(given), dtype=bool)
-        first[1:] = (given[1:] != given[:-1]) | (place[1:] != place[:-1])
-        inputs = pa.Array.from_buffers(pa.binary(16), int(first.sum()), [None, pa.py_buffer(given[first].tobytes())])
-        column = pa.DictionaryArray.from_arrays(pa.array(place[first], pa.int32()), paths)
-        yield pa.record_batch([inputs, column], schema=SCHEMA)
-
-
-# --- rebuilding -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Rebuild:
-    storage: Storage
-    folder: str
-    tables: tuple[str, ...]
-
-
-def _rebuild(storage: Storage, folder: str, listing: Files, run: Run) -> None:
-    """Add the answers of the existing tables to an index. Its files stay, unless they are corrupt or of an earlier
-    version: they may have answers whose tables are not published yet."""
-    index, tables = f"{folder}/{FOLDER}", _highest(storage.list(folder))
-    parts = [Rebuild(storage, folder, tuple(tables[at : at + TABLES])) for at in range(0, len(tables), TABLES)]
-    checks = [Merge(storage, index, {file: size}) for file, size in files_of(listing).items()]
-    if not (run(remove_corrupt, checks) and run(rebuild_lines, parts)):
-        raise StorageError(
-            f"{storage.url_of(index)}: the index of answers could not be rebuilt because a task failed; rerun the same "
-            "command"
-        )
-    for name in _earlier(listing):
-        storage.remove(f"{index}/{name}")
-    storage.publish_bytes(f"{index}/{COMPLETE}", b"{}")
-
-
-def remove_corrupt(task: Merge) -> bool:
-    """Remove files that cannot be read."""
-    for file, size in task.files.items():
-        try:
-            with _named(task.storage, task.index, file):
-                _read(task.storage, task.index, file, size).validate(full=True)
-        except FileNotFoundError:
-            continue
-        except CorruptError as error:
-            log.warning("%s; removed it", error)
-            task.storage.remove_file(f"{task.index}/{file}")
-    return True
-
-
-def _highest(listing: Iterable[str]) -> list[str]:
-    """The highest table of each shard under each fingerprint, from the listing of a stage's folder."""
-    by_fingerprint: dict[str, list[str]] = {}
-    for file in listing:
-        fingerprint, _, rest = file.partition("/")
-        by_fingerprint.setdefault(fingerprint, []).append(rest)
-    return [
-        facts.table_path(fingerprint, shard, number)
-        for fingerprint, files in by_fingerprint.items()
-        for shard, number in sorted(facts.latest(files).items())
-    ]
-
-
-def rebuild_lines(task: Rebuild) -> bool:
-    """Write a file with the answers of some tables."""
-    lines: list[tuple[bytes, str]] = []
-    for path in task.tables:
-        columns = [facts.INPUT, facts.STATUS_COLUMN, facts.MARKED]
-        with contextlib.suppress(FileNotFoundError, pa.ArrowInvalid):  # its rows are recomputed
-            table = task.storage.read_table(f"{task.folder}/{path}", columns)
-            inputs = table.column(facts.INPUT).filter(pa.array(facts.rank(table) == 2)).to_pylist()
-            lines += [(given, path) for given in inputs]
-    if lines:
-        _write(task.storage, task.folder, sorted(lines))
-    return True
