@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from curate.core.contracts import Incoming, Portion, Source
 FAMILIES, ROWS, SIDE = 4, 24, 48
 
 
+@cache
 def image_bytes(number: int) -> bytes:
     """A BMP: one of four patterns in its own colours, with noise; integers only, so that all platforms agree."""
     family, y, x = number % FAMILIES, *np.mgrid[0:SIDE, 0:SIDE]
@@ -42,6 +44,7 @@ CAPTIONS = (
 )
 
 
+@cache
 def animation() -> bytes:
     """A GIF of three frames."""
     frames = [Image.open(io.BytesIO(image_bytes(number))).quantize(8) for number in range(3)]
