@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.core.errors import AlreadyExistsError, CorruptError
-from curate.core.nouns.manifest import read_lines
+from curate.core.errors import AlreadyExistsError
+from curate.core.nouns.manifest import read_lines, reading
 from curate.core.store.storage import Storage
 
 DONE, UNUSABLE, ERROR = 0, 1, 2
@@ -96,16 +96,12 @@ def latest(files: Iterable[str]) -> dict[str, int]:
 
 
 def read(storage: Storage, folder: str, shard: str, number: int, columns: list[str] | None = None) -> pa.Table:
-    """Table `number`, with all or the named columns. Raises CorruptError if it cannot be read."""
+    """Table `number`, with all or the named columns. Raises CorruptError, or StorageError if the store
+    fails."""
     path = table_path(folder, shard, number)
-    try:
+    remedy = f"remove the folders {folder}/{shard} and masks, and rerun the recipe"
+    with reading(storage, path, "table of facts", remedy):
         return storage.read_table(path, columns=columns)
-    except (FileNotFoundError, pa.ArrowInvalid, OSError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise CorruptError(
-            f"{storage.url_of(path)}: this table of facts is corrupt or missing ({text}); remove the "
-            f"folders {folder}/{shard} and masks, and rerun the recipe"
-        ) from error
 
 
 def build(

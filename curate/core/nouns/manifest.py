@@ -79,7 +79,7 @@ def reading(storage: Storage, path: str, what: str, remedy: str) -> Iterator[Non
     system fails (which is retried)."""
     try:
         yield
-    except (OSError, pa.ArrowException, ValueError, KeyError) as error:
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         text = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())[:200]
         if isinstance(error, OSError) and error.errno not in GONE:
             raise StorageError(

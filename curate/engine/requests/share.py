@@ -220,9 +220,12 @@ class EndpointShare:
         return asks
 
     def _heard(self, answer: dict[str, Any] | None) -> None:
-        if answer is not None:
-            with self._lock:
+        with self._lock:
+            if answer is None:  # the connection is gone, and with it its shares of rates and what it heard of limits
+                gone = [name for name, share in self._shares.items() if name in RATES or share is None]
+                self._shares.update(dict.fromkeys(gone, 0.0))
+            else:
                 self._reported, self.over = self._asked, answer["over"]
                 self._shares.update({name: share for name, (share, *_) in answer["shares"].items()})
-                self._keep_rates()
+            self._keep_rates()
         self._wake()

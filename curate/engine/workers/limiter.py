@@ -112,7 +112,7 @@ class Limiter:
     def _serve(self, connection: Connection) -> None:
         opening = json.loads(connection.recv_bytes(MESSAGE_BYTES))
         with self._lock:
-            client, number = self._dealer.join(opening)
+            client, number = self._dealer.join(opening, time.monotonic())
         try:
             connection.send_bytes(b"{}")
             while True:

@@ -147,6 +147,7 @@ class Ceiling(Limit):
         """A client is gone. It may have spent its share; if it connects again, it says what it spent."""
         claim = self.claims[client]
         claim.needs, claim.used, claim.unbound = 0.0, claim.using, False
+        claim.share = claim.using
 
     def short(self, client: str) -> bool:
         """Whether the ceiling is not enough for a client to begin anything now."""
@@ -202,10 +203,13 @@ class Dealer:
         self._holders: dict[str, Holder] = {}
         self._connections = 0
 
-    def join(self, opening: Mapping[str, Any]) -> tuple[str, int]:
-        """The first message of a client; returns its name and the number of its connection."""
+    def join(self, opening: Mapping[str, Any], now: float) -> tuple[str, int]:
+        """The first message of a client; returns its name and the number of its connection. The client no longer has
+        what it held through an earlier one."""
         self._connections += 1
         client, room = opening["client"], opening["room"]
+        if client in self._holders:
+            self.leave(client, self._holders[client].connection, now)
         self._holders.setdefault(client, Holder(room)).connection = self._connections
         for name, limit in opening["limits"].items():
             self._described.setdefault((room, name), limit)

@@ -86,7 +86,7 @@ class Runner:
         world = self.world
         one = {"seats": world.connections} if world.rate is None else {"seats": 1, "pause": 1.0 / world.rate}
         opening = {"client": str(id(self)), "room": "", "limits": {"host": {"limit": world.connections, **one}}}
-        self.client, self.number = world.dealer.join(opening)
+        self.client, self.number = world.dealer.join(opening, world.now)
         self.grants = Grants(world.threads)
         self.line = Line(PATIENCE)
         self.hosts: dict[str, Host] = {}

@@ -36,7 +36,7 @@ class Worker:
         self.share = EndpointShare(self.name, endpoint, ADDRESS, lambda: None)
         assert self.share.client is not None
         self.share.client.valid = math.inf
-        self.client, self.number = self.dealer.join(self.share.client.opening)
+        self.client, self.number = self.dealer.join(self.share.client.opening, 0.0)
         self.flying: list[Ticket] = []
         self.price = endpoint.price
 
@@ -54,6 +54,10 @@ class Worker:
         answer = self.dealer.exchange(self.client, self.share._ask(), 0.0)
         self.share._heard(answer)
         return answer["shares"]
+
+    def reconnect(self) -> None:
+        self.share._heard(None)
+        self.client, self.number = self.dealer.join(self.share.client.opening, 0.0)
 
     def start(self, window: int = 40) -> bool:
         cost = Cost(self.guess)
@@ -115,6 +119,23 @@ def test_a_budget_is_used_up_and_never_exceeded(count: int, tokens: int, cost: t
     assert tokens - cost[1] < spent <= tokens
 
 
+@pytest.mark.parametrize("limit", ["max_tokens", "requests_per_minute"])
+def test_a_limit_that_is_set_while_a_worker_has_no_connection_binds_it(limit: str) -> None:
+    """Another worker has all of it, so the dealer has nothing to tell."""
+    dealer = dealer_of()
+    worker, other = (Worker(dealer, 10) for _ in range(2))
+    worker.exchange()
+    assert worker.start()
+    worker.settle(50)
+    dealer.leave(worker.client, worker.number, 0.0)
+    dealer.set(**{limit: 60.0})
+    for _ in range(2):
+        other.exchange()
+    worker.reconnect()
+    worker.exchange()
+    assert not worker.start()
+
+
 def test_a_request_that_may_cost_much_leaves_no_more_than_that_unspent() -> None:
     """Near the ceiling one is in flight at a time; what its answer did not take is free for the next."""
     worker = Worker(dealer_of(max_tokens=10_000), 10_000, guess=2_000)
@@ -153,7 +174,7 @@ def test_no_client_keeps_from_others_a_share_that_it_cannot_use(second_needs: fl
     """60 tokens and 60 dollars are left. The first client needs 50 and 80 for a request, the second 30 tokens."""
     dealer = dealer_of(max_tokens=100.0, max_dollars=100.0)
     for client in ("first", "second"):
-        dealer.join({"client": client, "room": "one", "limits": {}})
+        dealer.join({"client": client, "room": "one", "limits": {}}, 0.0)
         asked(dealer, client, max_tokens=(20.0, 0.0, 0.0, 0.0), max_dollars=(20.0, 0.0, 0.0, 0.0))
     first, second = {"max_tokens": 50.0, "max_dollars": 80.0}, {"max_tokens": 30.0, "max_dollars": second_needs}
     for used in (0.0, 20.0, 20.0):  # requests are in flight; they have settled; each client knows of it
@@ -188,7 +209,7 @@ def test_a_worker_that_dies_may_have_spent_all_that_it_was_dealt() -> None:
     assert (spent.requests, spent.estimated) == (5, 4)
     assert (spent.prompt_tokens, spent.estimated_prompt_tokens) == (50, 50 * 4)
     assert work([second], random.Random(0), (50, 50)) + 50 * started <= 1000
-    dealer.join(first.share.client.opening)  # it was only its connection
+    dealer.join(first.share.client.opening, 0.0)  # it was only its connection
     while first.flying:
         first.settle(50)
     first.left = 0

@@ -17,7 +17,7 @@ LIMITS: dict[str, Any] = {"rate": {"limit": 12.0}, "host": {"limit": 5, "seats":
 def joined(dealer: Dealer, count: int, **limits: Any) -> list[str]:
     clients = [f"client {number}" for number in range(count)]
     for client in clients:
-        dealer.join({"client": client, "room": "one", "limits": {**LIMITS, **limits}})
+        dealer.join({"client": client, "room": "one", "limits": {**LIMITS, **limits}}, 0.0)
     return clients
 
 

@@ -17,14 +17,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.core.errors import CorruptError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import facts
+from curate.core.nouns.manifest import reading
 from curate.core.nouns.pools import Shard
 from curate.core.store.storage import Storage
 from curate.engine.units.common import dump
@@ -84,15 +83,9 @@ def read_record(storage: Storage, folder: str, shard: str, number: int) -> Recor
     if not number:
         return Record()
     path = facts.table_path(folder, shard, number)
-    try:
-        with storage.open(path) as file:
-            return Record.load(pq.read_schema(file).metadata[RECORD])
-    except (OSError, pa.ArrowInvalid, KeyError, TypeError, ValueError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise CorruptError(
-            f"{storage.url_of(path)}: this table of derived samples is corrupt or missing ({text}); remove the folder "
-            f"{folder}/{shard} and rerun the recipe"
-        ) from error
+    remedy = f"remove the folder {folder}/{shard} and rerun the recipe"
+    with reading(storage, path, "table of derived samples", remedy), storage.open(path) as file:
+        return Record.load(pq.read_schema(file).metadata[RECORD])
 
 
 def result_of(shard: Shard, alive: NDArray[np.bool_], number: int, record: Record) -> ParentsResult:
