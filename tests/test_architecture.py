@@ -57,31 +57,35 @@ def test_imports_point_one_way() -> None:
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize(
-    ("file", "line", "contract"),
-    [
-        ("curate/core/planted.py", "import torch", "core"),
-        ("curate/core/planted.py", "import curate.codec", "layers"),
-        ("curate/text/planted.py", "import curate.image", "layers"),
-        ("curate/engine/planted.py", "import curate.cluster", "layers"),
-        ("curate/engine/planted.py", "import curate.encoders", "engine"),
-        ("curate/cluster/planted.py", "import ray", "ray"),
-        ("curate/cli/planted.py", "import curate.text", "cli"),
-        ("curate/cli/planted.py", "import curate.core.store.storage", "cli"),
-        ("curate/api/planted.py", "import curate.cli", "layers"),
-        ("curate/pack/planted.py", "import distill", "curate"),
-        ("distill/planted.py", "import curate.engine", "distill"),
-        ("curate/planted.py", "", "layers"),
-    ],
-)
-def test_a_planted_import_is_caught(tmp_path: Path, file: str, line: str, contract: str) -> None:
+PLANTED = {
+    "core": {"curate/core/planted.py": "import torch"},
+    "layers": {
+        "curate/core/planted.py": "import curate.codec",
+        "curate/text/planted.py": "import curate.image",
+        "curate/engine/planted.py": "import curate.cluster",
+        "curate/api/planted.py": "import curate.cli",
+        "curate/planted.py": "",
+    },
+    "engine": {"curate/engine/planted.py": "import curate.encoders"},
+    "ray": {"curate/cluster/planted.py": "import ray"},
+    "cli": {"curate/cli/planted.py": "import curate.text", "curate/cli/sown.py": "import curate.core.store.storage"},
+    "curate": {"curate/pack/planted.py": "import distill"},
+    "distill": {"distill/planted.py": "import curate.engine"},
+}
+"""Contract -> files that break it, each by one line."""
+
+
+@pytest.mark.parametrize("contract", PLANTED)
+def test_a_planted_import_is_caught(tmp_path: Path, contract: str) -> None:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (tmp_path / file).write_text(line + "\n")
+    for file, line in PLANTED[contract].items():
+        (tmp_path / file).write_text(line + "\n")
     done = lint_imports(tmp_path, "--contract", contract)
-    assert file.removesuffix(".py").replace("/", ".") in done.stdout
     assert done.returncode != 0
+    for file in PLANTED[contract]:
+        assert file.removesuffix(".py").replace("/", ".") in done.stdout, file
 
 
 def test_steps_and_recipes_alone_test_the_contract_of_a_stage(tmp_path: Path) -> None:

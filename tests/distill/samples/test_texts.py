@@ -50,7 +50,7 @@ def texts_of(mixture: Mixture, seed: int = 0) -> Texts:
     return Texts(mixture, MemberReader(mixture), Draws(mixture, seed))
 
 
-def drawn(texts: Texts, row: int, epochs: int = 10_000) -> Counter[tuple[str, ...]]:
+def drawn(texts: Texts, row: int, epochs: int = 2_000) -> Counter[tuple[str, ...]]:
     found = texts.read(row)
     return Counter(texts.draw(row, epoch, found) for epoch in range(epochs))
 
