@@ -62,7 +62,7 @@ def recipe_values(dataset: str, run: str) -> dict[str, Any]:
             "test_fraction": 0.3,
         },
         "student": {"patch": 8, "width": 16, "depth": 2, "heads": 2, "registers": 2, "head_hidden": 16},
-        "teachers": [{"encoder": "descriptor"}],
+        "teachers": [{"encoder": "descriptor", "standardise": "scale"}],
         "train": {"steps": 4, "sequences": 3, "warmup_steps": 1, "standardise_samples": 16},
         "evaluate": {"k": 3},
     }
