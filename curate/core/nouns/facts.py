@@ -96,8 +96,7 @@ def latest(files: Iterable[str]) -> dict[str, int]:
 
 
 def read(storage: Storage, folder: str, shard: str, number: int, columns: list[str] | None = None) -> pa.Table:
-    """Table `number`, with all or the named columns. Raises CorruptError, or StorageError if the store
-    fails."""
+    """Table `number`, with all or the named columns. Raises CorruptError, or StorageError if the store fails."""
     path = table_path(folder, shard, number)
     remedy = f"remove the folders {folder}/{shard} and masks, and rerun the recipe"
     with reading(storage, path, "table of facts", remedy):

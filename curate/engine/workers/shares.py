@@ -216,9 +216,9 @@ class Dealer:
         return client, self._connections
 
     def leave(self, client: str, connection: int, now: float) -> None:
-        me = self._holders[client]
-        if me.connection != connection:
-            return  # it has connected again
+        me = self._holders.get(client)
+        if me is None or me.connection != connection:
+            return  # it has connected again, and may have left again
         me.connection = 0
         for name, limit in [(name, limit) for (_, name), limit in self.limits.items() if client in limit.claims]:
             limit.leave(client, now)

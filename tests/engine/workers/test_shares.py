@@ -135,6 +135,17 @@ def test_many_clients_exchange_less_often_and_hold_longer() -> None:
     assert told(dealer, first, 1.0) == {"slow/a": [4, HOLD_EXCHANGES * seconds - 1.0, 0.0]}
 
 
+def test_the_end_of_an_old_connection_may_come_last() -> None:
+    dealer = Dealer()
+    (client,) = joined(dealer, 1)
+    _, second = dealer.join({"client": client, "room": "one", "limits": LIMITS}, 0.0)
+    assert told(dealer, client, rate=(0, 1)) == {"rate": [12.0, None, 0.0]}
+    dealer.leave(client, second, 0.0)
+    dealer.leave(client, 1, 0.0)
+    (other,) = joined(dealer, 1)
+    assert told(dealer, other, rate=(0, 1)) == {"rate": [12.0, None, 0.0]}
+
+
 def test_hosts_without_clients_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "KEPT", 10)
     dealer = Dealer()
