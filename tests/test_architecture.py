@@ -67,6 +67,7 @@ PLANTED = {
         "curate/planted.py": "",
     },
     "engine": {"curate/engine/planted.py": "import curate.encoders"},
+    "media": {"curate/engine/planted.py": "from curate.codec.images import decode"},
     "ray": {"curate/cluster/planted.py": "import ray"},
     "cli": {"curate/cli/planted.py": "import curate.text", "curate/cli/sown.py": "import curate.core.store.storage"},
     "curate": {"curate/pack/planted.py": "import distill"},

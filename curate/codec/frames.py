@@ -9,7 +9,7 @@ frames.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -115,6 +115,24 @@ def frames(
     for number, (span, image) in enumerate(islice(_composed(data, found, max_pixels), selected[-1] + 1)):
         if number in numbers:
             yield Frame(span, _png(image), "png", found.count)
+
+
+def shown(data: bytes, times: Sequence[float], max_pixels: int = MAX_PIXELS) -> Iterator[Frame]:
+    """The frame at each time (seconds, ascending): the last one after the end, and the first page of a TIFF. Raises
+    Undecodable, possibly after some frames."""
+    found = survey(data, max_pixels)
+    if found.count == 1 or found.format == "tiff":
+        first = next(frames(data, most=1, max_pixels=max_pixels))
+        yield from (first for _ in times)
+        return
+    waiting = list(times)
+    for number, (span, image) in enumerate(_composed(data, found, max_pixels), 1):
+        due = [time for time in waiting if time < span["stop"] or number == found.count]
+        if due:
+            yield from [Frame(span, _png(image), "png", found.count)] * len(due)
+        waiting = waiting[len(due) :]
+        if not waiting:
+            return
 
 
 def extract(data: bytes, span: dict[str, Any], max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> bytes:

@@ -39,6 +39,9 @@ from curate.codec.pixels import has_alpha, to_rgb, upright
 from curate.core.errors import Undecodable
 
 MAX_PIXELS = 100_000_000
+THUMBNAIL_QUALITY = 60
+THUMBNAIL_RATIO = 4
+"""Longer strips are cropped to their middle; otherwise nothing would be visible."""
 
 REASONS = {
     "empty": "the file has no bytes",
@@ -120,6 +123,20 @@ def decode(
         raise _undecodable(name, data, error) from None
     result.info = {}
     return result
+
+
+def thumbnail(data: bytes, side: int) -> bytes:
+    """A WebP of at most `side` pixels on the longer side; never enlarged. Raises Undecodable."""
+    image = decode(data)
+    width, height = image.size
+    crop_x, crop_y = max(0, width - THUMBNAIL_RATIO * height) / 2, max(0, height - THUMBNAIL_RATIO * width) / 2
+    box = (crop_x, crop_y, width - crop_x, height - crop_y)
+    scale = min(1.0, side / max(box[2] - box[0], box[3] - box[1]))
+    size = (max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale)))
+    sink = io.BytesIO()
+    small = image.resize(size, Image.Resampling.LANCZOS, box=box, reducing_gap=2.0)
+    small.save(sink, "WEBP", quality=THUMBNAIL_QUALITY, method=4)
+    return sink.getvalue()
 
 
 def _known_format(data: bytes) -> str:

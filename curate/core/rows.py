@@ -14,11 +14,13 @@ from curate.core.errors import CorruptError
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import read_lines, reading
 from curate.core.nouns.masks import ABSENT, Fate, fate_of, without_items
-from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool
+from curate.core.nouns.pools import MEDIA_COLUMNS, POOL_SCHEMA, Shard, read_pool
 from curate.core.nouns.selections import Lines, read_selected, selection_places
 from curate.core.store.storage import Storage, open_storage
 
 POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name not in ("reject", "status"))
+IMAGE_COLUMNS = tuple(name for name in POOL_COLUMNS if name not in MEDIA_COLUMNS)
+"""Columns of a pool of images, over which the names of MEDIA_COLUMNS are free for the columns of a Map."""
 
 
 @dataclass(frozen=True)

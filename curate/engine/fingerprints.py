@@ -9,18 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from curate.codec import media
 from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.nouns.pools import FORMAT_OF_POOL
 from curate.core.recipe.pipeline import Node
 from curate.engine.outputs import Outputs
 
-DECODER_VERSION = 1
-"""Increases when the same bytes decode to other pixels; facts of images are then recomputed."""
-
 
 def stage_digest(outputs: Outputs, node: Node, decodes: bool = False) -> str:
-    """Digest of a stage's definition: op, version, parameters, identity, artifacts at its ports and the decoder."""
+    """Digest of a stage's definition: op, version, parameters, identity, artifacts at its ports, and the versions of
+    the media that it sees in its pool."""
     stage = node.stage
     value: dict[str, Any] = {
         "op": stage.op,
@@ -30,7 +29,8 @@ def stage_digest(outputs: Outputs, node: Node, decodes: bool = False) -> str:
         "ports": {port: outputs.built[name].content for port, name in node.ports.items()},
     }
     if decodes or trait(stage, "pixels"):
-        value["decoder"] = DECODER_VERSION
+        versions = [media.of(name).version for name in outputs.pipeline.media_seen(node.name)]
+        value["decoder"] = versions[0] if len(versions) == 1 else versions
     return digest(value)
 
 

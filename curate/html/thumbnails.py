@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 
-from PIL import Image
-
-from curate.codec.images import decode
+from curate.codec import media
+from curate.codec.formats import webp_size
 from curate.core.errors import Undecodable
 from curate.core.view import View
 from curate.html.page import data_uri
 
 CHUNK = 128
 """Images whose encoded bytes are in memory at a time."""
-QUALITY = 60
-MAX_RATIO = 4
-"""Longer strips are cropped to their middle; otherwise nothing would be visible."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +35,10 @@ MISSING = Thumbnail(reason="no bytes", detail="The pool has no image for this ro
 def thumbnail(data: bytes, pixels: int) -> Thumbnail:
     """At most `pixels` on the longer side; never enlarged."""
     try:
-        image = decode(data)
+        small = media.DEFAULT.thumbnail(data, pixels)
     except Undecodable as error:
         return Thumbnail(reason=error.reason.replace("_", " "), detail=_separated(error.detail))
-    width, height = image.size
-    crop_x, crop_y = max(0, width - MAX_RATIO * height) / 2, max(0, height - MAX_RATIO * width) / 2
-    box = (crop_x, crop_y, width - crop_x, height - crop_y)
-    scale = min(1.0, pixels / max(box[2] - box[0], box[3] - box[1]))
-    size = (max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale)))
-    small = image.resize(size, Image.Resampling.LANCZOS, box=box, reducing_gap=2.0)
-    sink = io.BytesIO()
-    small.save(sink, "WEBP", quality=QUALITY, method=4)
-    return Thumbnail(data_uri(sink.getvalue(), "image/webp"), *size)
+    return Thumbnail(data_uri(small, "image/webp"), *webp_size(small))
 
 
 def _separated(text: str) -> str:

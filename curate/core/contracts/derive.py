@@ -28,6 +28,8 @@ class Derive(Stage):
 
     child_kind: ClassVar[str] = ""
     """Kind of the children, such as `frame`. Enters their keys."""
+    media: ClassVar[tuple[str, ...]] = ("image",)
+    """Names of the media (curate.codec.media) of the children; `sees` has those of the parents."""
     namespace: str
     """Names the pool's folder."""
 

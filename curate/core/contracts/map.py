@@ -69,7 +69,7 @@ class Map(Stage):
     """Facts about samples, one row each. The result for a row must not depend on other rows."""
 
     pixels: ClassVar[bool] = False
-    """Whether `prepare` is called with each image. The decoder's version then enters the fingerprint."""
+    """Whether `prepare` is called with each image. The version of the medium then enters the fingerprint."""
     costly: ClassVar[bool] = False
     """Whether rows are expensive enough to be looked up by their input values first, and to be saved while a shard is
     running."""

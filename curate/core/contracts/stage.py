@@ -87,6 +87,9 @@ class Stage(BaseModel):
 
     op: ClassVar[str] = ""
     version: ClassVar[int] = 1
+    sees: ClassVar[tuple[str, ...]] = ("image",)
+    """Names of the media (curate.codec.media) that it opens, if it opens samples. Samples of other media are unusable
+    for it, and a pool without any of these is an error."""
     removed: ClassVar[dict[str, Any]] = {}
     """Parameters of earlier versions, with the values that mean what the stage does now. They stay in the fingerprint,
     so that outputs from before stay valid."""

@@ -36,12 +36,19 @@ POOL_SCHEMA = pa.schema(
         pa.field("reject", pa.string()),
         pa.field("status", pa.string(), metadata={"values": "null, unusable, or error: a retry may succeed"}),
         pa.field("source", pa.string(), metadata={"of": "name of the folder, if the source reads several"}),
+        pa.field("media", pa.string(), metadata={"values": "name of a medium (curate.codec.media); null: image"}),
+        pa.field("duration_ms", pa.int64(), metadata={"unit": "milliseconds"}),
+        pa.field("fps", pa.float64(), metadata={"unit": "frames per second"}),
+        pa.field("frames", pa.int64()),
+        pa.field("has_audio", pa.bool_()),
     ]
 )
 
 
-LATER = pa.schema([POOL_SCHEMA.field("status"), POOL_SCHEMA.field("source")])
-"""Columns that tables of older versions lack; tables without a source lack `source` too."""
+MEDIA_COLUMNS = ("media", "duration_ms", "fps", "frames", "has_audio")
+"""Columns that only a pool of other media than images has."""
+LATER = pa.schema([POOL_SCHEMA.field(name) for name in ("status", "source", *MEDIA_COLUMNS)])
+"""Columns that tables of older versions lack. A table in which one of them but `status` is empty lacks it too."""
 FORMAT_OF_POOL = 2
 """Increased when the meaning of a pool column changes, so that facts computed from it are recomputed."""
 
@@ -89,7 +96,8 @@ def pool_base(namespace: str, fingerprint: str) -> str:
 
 def pool_table(rows: list[dict[str, Any]]) -> pa.Table:
     table = pa.Table.from_pylist(rows, schema=POOL_SCHEMA)
-    return table if table.column("source").null_count < len(table) else table.drop_columns("source")
+    optional = [name for name in LATER.names if name != "status"]
+    return table.drop_columns([name for name in optional if table.column(name).null_count == len(table)])
 
 
 def read_pool(storage: Storage, path: str, columns: list[str] | None = None) -> pa.Table:

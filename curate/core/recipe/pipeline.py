@@ -28,7 +28,7 @@ from curate.core.items import family_of, per_item
 from curate.core.nouns.pools import POOL_SCHEMA
 from curate.core.recipe import registry
 from curate.core.recipe.document import first_problem, message
-from curate.core.rows import POOL_COLUMNS
+from curate.core.rows import IMAGE_COLUMNS, POOL_COLUMNS
 
 RESERVED = ("op", "from", "keep_null")
 LONGEST_NAME = 200
@@ -147,6 +147,14 @@ class Pipeline:
             return name
         return next(node.name for node in self.along(name) if self.makes_pool(node.name))
 
+    def media_upstream(self, name: str) -> tuple[str, ...]:
+        """Media of the pool whose rows reach a stage."""
+        return tuple(trait(self.nodes[self.pool_upstream(name)].stage, "media"))
+
+    def media_seen(self, name: str) -> tuple[str, ...]:
+        """Those of them that the stage sees."""
+        return tuple(medium for medium in self.media_upstream(name) if medium in trait(self.nodes[name].stage, "sees"))
+
     def makes_pool(self, name: str) -> bool:
         """Whether a stage makes the rows that the stages after it see."""
         return isinstance(self.nodes[name].stage, (Source, Derive))
@@ -166,9 +174,13 @@ class Pipeline:
         """The stage upstream that writes a column; None if it is a column of the pool."""
         return next((up.name for up in self.along(name) if column in self.columns_of(up.name)), None)
 
+    def pool_columns(self, name: str) -> tuple[str, ...]:
+        """Columns of the pool whose rows reach a stage."""
+        return IMAGE_COLUMNS if self.media_upstream(name) == ("image",) else POOL_COLUMNS
+
     def fields(self, name: str) -> dict[str, pa.Field]:
         """Columns that reach a stage: those of the pool and of the Maps upstream."""
-        found = {field.name: field for field in POOL_SCHEMA if field.name in POOL_COLUMNS}
+        found = {column: POOL_SCHEMA.field(column) for column in self.pool_columns(name)}
         for up in self.along(name):
             found |= {field.name: field for field in up.stage.schema()}
         return found
@@ -211,6 +223,7 @@ class Pipeline:
                 if not wrong.intersection(node.upstream):
                     self._check_inputs(node)
                     self._check_ports(node)
+                    self._check_media(node)
                     self._check_columns(node)
                     self._check_target(node)
                     continue
@@ -277,6 +290,22 @@ class Pipeline:
             if trait(maker, "kind") != expected:
                 raise node.fail(f"{port}: {name!r} ({maker.op}) does not make a {expected}; give a stage that does")
 
+    def _check_media(self, node: Node) -> None:
+        """A stage that opens samples sees a medium of its pool."""
+        stage = node.stage
+        if not (trait(stage, "pixels") or isinstance(stage, (Derive, Pack))) or self.media_seen(node.name):
+            return
+        sees, media = trait(stage, "sees"), self.media_upstream(node.name)
+        makers = [
+            op
+            for op, cls in registry.classes()
+            if issubclass(cls, Derive) and set(cls.sees).intersection(media) and set(cls.media).intersection(sees)
+        ]
+        samples, made = f"{' or '.join(sees)} samples", " or ".join(makers)
+        hint = f"put {made} before it, which makes {samples} of them" if made else f"give it a pool of {samples}"
+        pool = self.pool_upstream(node.name)
+        raise node.fail(f"{stage.op} reads {samples}, but those of {pool!r} are {' and '.join(media)}; {hint}")
+
     def _check_columns(self, node: Node) -> None:
         if isinstance(node.stage, (Collect, Source, Derive)):
             return
@@ -294,9 +323,9 @@ class Pipeline:
                     raise node.fail(f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one")
                 makers[column] = up.name
         for column in reads:
-            if makers.get(column, node.name) == node.name and column not in POOL_COLUMNS:
+            if makers.get(column, node.name) == node.name and column not in self.pool_columns(node.name):
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
-                hint = did_you_mean(column, [*makers, *POOL_COLUMNS], "add a stage that writes it")
+                hint = did_you_mean(column, [*makers, *self.pool_columns(node.name)], "add a stage that writes it")
                 hint = f"add {writer!r} to `from`" if writer else hint
                 use = node.stage.use_of(column) if isinstance(node.stage, Map) else ""
                 raise node.fail(f"column {column!r}{f' ({use})' if use else ''} is missing upstream; {hint}")

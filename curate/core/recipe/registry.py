@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 
 from curate.core.contracts import Stage
-from curate.core.errors import RecipeError, did_you_mean
+from curate.core.errors import CurateError, RecipeError, did_you_mean
 from curate.core.plugins import load_class
 
 OPS = {
@@ -91,6 +93,13 @@ def resolve(op: str) -> type[Stage]:
         current = re.sub(r"^import\.", "acquire.", op)  # the former prefix
         raise RecipeError(f"op: unknown stage {op!r}; {did_you_mean(current, names(), '`curate ops` lists them')}")
     return load_class(target, Stage, "op")
+
+
+def classes() -> Iterator[tuple[str, type[Stage]]]:
+    """Ops and their classes, without those that cannot be imported."""
+    for op in names():
+        with contextlib.suppress(CurateError):
+            yield op, resolve(op)
 
 
 def resolve_fields(op: str) -> list[str]:

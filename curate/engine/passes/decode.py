@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from curate.codec.images import decode
+from curate.codec import media
 from curate.codec.members import member_columns, read_members
 from curate.core.contracts import Sample
 from curate.core.errors import CurateError, Reject
@@ -130,7 +130,7 @@ class Decoder:
 
     def _prepare(self, row: int, data: bytes | Reject) -> Prepared:
         lost_file = PrepareError(data.reason, str(data)) if isinstance(data, Reject) else None
-        sample = Sample(b"" if isinstance(data, Reject) else data, decode)
+        sample = Sample(b"" if isinstance(data, Reject) else data, media.DEFAULT.open)
         values: Prepared = {}
         for member in self.members:
             lost = any(isinstance(values.get(name), Exception) for name in member.depends)

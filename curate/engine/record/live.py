@@ -14,7 +14,7 @@ from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.masks import ALIVE
 from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool, read_shards
 from curate.core.recipe import registry
-from curate.core.rows import POOL_COLUMNS, ColumnsRef, KnownShards, Rows, mask_files, numbers, read_fates
+from curate.core.rows import IMAGE_COLUMNS, POOL_COLUMNS, ColumnsRef, KnownShards, Rows, mask_files, numbers, read_fates
 from curate.engine.record.runs import RunRecord
 
 WITH_ROWS = ("pools/", "facts/", "masks/", "selections/")
@@ -36,7 +36,8 @@ class LiveRows:
         pool = run.pool_of(stage)
         self.shards = read_shards(self.storage, self.bases[pool])
         self.path = [name for name in run.upstream(stage) if run.pool_of(name) == pool]
-        self.fields = {name: POOL_SCHEMA.field(name) for name in POOL_COLUMNS}
+        names = POOL_COLUMNS if stages[pool].get("media") else IMAGE_COLUMNS
+        self.fields = {name: POOL_SCHEMA.field(name) for name in names}
         """Column -> its field. If several stages write a column, one on the path of the stage comes first."""
         refs = []
         for name in sorted(self.bases, key=lambda name: (name not in self.path, self.order[name])):

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from curate.codec.images import probe
+from curate.codec import media
 from curate.core.contracts import Collect, Derive, Filter, Map, Source
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
+from curate.core.nouns.pools import LATER, MEDIA_COLUMNS
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
 from curate.engine.state import Built
@@ -73,16 +74,25 @@ def fetched(read: Callable[[U], T], paths: Iterable[U], readers: int = READERS) 
 # --- shards of sources and derived pools ------------------------------------------------------------------------------
 
 
-def probed(data: bytes | None) -> dict[str, Any]:
-    """Columns of a pool that are read from an image's header."""
+def probed(data: bytes | None, kinds: Sequence[str]) -> dict[str, Any]:
+    """Columns of a pool of these media that are read from a sample's header; those of MEDIA_COLUMNS are null for an
+    image, so that its pool has the shards that it had before there were other media."""
+    medium = media.sniffed(data or b"", kinds)
     try:
-        found = probe(data) if data else None
+        found = medium.probe(data) if data else None
     except Undecodable:
         found = None  # `image.inspect` rejects it, with the reason
-    return {name: getattr(found, name, None) for name in ("width", "height", "format")}
+    columns = {name: getattr(found, name, None) for name in ("width", "height", "format")}
+    if medium is media.DEFAULT:
+        return columns | dict.fromkeys(MEDIA_COLUMNS)
+    return columns | {name: getattr(found, name, None) for name in MEDIA_COLUMNS} | {"media": medium.name}
 
 
 def content_id(table: pa.Table) -> str:
-    """A shard's id: digest of its table's rows. A status enters if there is one: older pools have no such column."""
-    rows = ({name: value for name, value in row.items() if name != "status" or value} for row in table.to_pylist())
+    """A shard's id: digest of its table's rows. A LATER column enters where it has a value: older pools lack it."""
+    optional = set(LATER.names)
+    rows = (
+        {name: value for name, value in row.items() if value is not None or name not in optional}
+        for row in table.to_pylist()
+    )
     return digest_bytes(json.dumps(row, sort_keys=True).encode() for row in rows)

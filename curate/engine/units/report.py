@@ -22,7 +22,7 @@ from curate.core.nouns.masks import ABSENT, ALIVE, Fate
 from curate.core.nouns.pools import Shard, read_pool
 from curate.core.nouns.selections import read_selected, read_selection, selection_places
 from curate.core.recipe.pipeline import Node
-from curate.core.rows import POOL_COLUMNS, MaskRef, Rows
+from curate.core.rows import MaskRef, Rows
 from curate.core.spend import RunSpend
 from curate.core.store.storage import Storage
 from curate.engine.context import Context
@@ -83,6 +83,7 @@ class StoredView:
     artifacts: dict[str, str]
     pack: tuple[str, Manifest] | None
     source: str
+    pool_columns: tuple[str, ...]
     alive: int
     pinned: dict[str, Manifest]
     spend: RunSpend
@@ -115,6 +116,7 @@ class StoredView:
             artifacts={name: built.base for name, built in (made | pins).items()},
             pack=packed,
             source=ctx.pipeline.pool_of(node.name),
+            pool_columns=ctx.pipeline.pool_columns(node.name),
             alive=min(last),
             pinned={name: pin.manifest for name, pin in pins.items() if pin.manifest is not None},
             spend=ctx.spending.spent() if ctx.spending is not None else RunSpend(),
@@ -126,7 +128,7 @@ class StoredView:
 
     def columns(self) -> tuple[str, ...]:
         made = [name for ref in self.rows.columns for name in ref.names]
-        return (*POOL_COLUMNS, *made, *FATE)
+        return (*self.pool_columns, *made, *FATE)
 
     def size(self) -> tuple[int, int]:
         return len(self.shards), self._rows - self._replaced

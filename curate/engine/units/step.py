@@ -101,8 +101,8 @@ class Step(ABC):
 
     def record(self) -> dict[str, Any]:
         """What is in a run's record of the stage in addition to its op, inputs and parameters."""
-        kind = trait(self.node.stage, "kind")
-        return {"kind": kind} if kind else {}
+        kind, media = trait(self.node.stage, "kind"), trait(self.node.stage, "media")
+        return ({"kind": kind} if kind else {}) | ({"media": media} if media not in (None, ("image",)) else {})
 
     # --- in a run ---
 

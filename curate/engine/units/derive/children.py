@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 
-from curate.codec.images import decode
+from curate.codec import media
 from curate.codec.members import COLUMNS, member_columns, read_members
 from curate.codec.tars import TarWriter
 from curate.core.contracts import Child, Derive, Sample
@@ -169,7 +169,7 @@ class _Children:
         """Add all children of a parent, or none of them."""
         start, lines = self.tar.offset, list[dict[str, Any]]()
         try:
-            sample = Sample(data, decode, {name: parent[name] for name in ("key", *INHERITED, "meta")})
+            sample = Sample(data, media.DEFAULT.open, {name: parent[name] for name in ("key", *INHERITED, "meta")})
             for child in stage.children(sample):
                 lines.append(self._child(stage, row, parent, child))
             keys = [line["key"] for line in lines]
@@ -195,7 +195,11 @@ class _Children:
         line |= {name: f"{parent[name]}#{part}" for name in ("source_id", "name")}
         line |= {"parent": parent["key"], "root": parent["root"] or parent["key"], "parent_row": row}
         line |= {"span": canonical(child.span), "meta": json.dumps(child.meta, sort_keys=True, ensure_ascii=False)}
-        line |= {"sha256": hashlib.sha256(child.data).hexdigest(), "size": len(child.data), **probed(child.data)}
+        line |= {
+            "sha256": hashlib.sha256(child.data).hexdigest(),
+            "size": len(child.data),
+            **probed(child.data, stage.media),
+        }
         return line | {"offset": self.tar.add(f"{key}.{child.ext or 'bin'}", child.data)}
 
     def _truncate(self, start: int) -> None:

@@ -27,7 +27,7 @@ class DeriveStep(PoolStep):
         return ("error",)
 
     def record(self) -> dict[str, Any]:
-        return {"derives": True}
+        return super().record() | {"derives": True}
 
     @staticmethod
     def explain(run: RunRecord, name: str, about: Explained) -> dict[str, Any] | None:

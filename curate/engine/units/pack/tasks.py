@@ -22,7 +22,7 @@ from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
 from curate.core.nouns.pools import Shard
 from curate.core.nouns.selections import Lines, read_selected
-from curate.core.rows import POOL_COLUMNS, Rows
+from curate.core.rows import IMAGE_COLUMNS, Rows
 from curate.core.store.storage import Storage
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
@@ -88,7 +88,7 @@ def _read(task: PackScatterTask, shard: Shard) -> tuple[pa.Table, pa.Table, Shar
     """The selection's lines of a shard with copies, and the columns of each line's row."""
     made = {name for ref in task.rows.columns for name in ref.names}
     extra = [name for name in task.stage.text_columns() if name in made]
-    names = tuple(dict.fromkeys((*POOL_COLUMNS, *task.stage.reads(), *extra)))
+    names = tuple(dict.fromkeys((*IMAGE_COLUMNS, *task.stage.reads(), *extra)))
     columns = ["item", "copies", "row"]
     lines = read_selected(task.storage, task.selection, task.places.get(shard.id), columns)
     lines = lines.filter(pa.array((lines.column("copies").to_numpy() > 0) & _alive(task.rows, shard, lines)))

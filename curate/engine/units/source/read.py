@@ -18,7 +18,7 @@ from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError
 from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.ledger import Entry
-from curate.core.nouns.pools import Shard, place_url, pool_table, read_pool
+from curate.core.nouns.pools import MEDIA_COLUMNS, Shard, place_url, pool_table, read_pool
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
@@ -245,7 +245,7 @@ def _copy_in(task: ImportTask, reading: Reading, base: str) -> tuple[Shard, pa.T
     return shard, table, files
 
 
-_OF_MEMBER = ("name", "offset", "size", "ext", "width", "height", "format", "sha256")
+_OF_MEMBER = ("name", "offset", "size", "ext", "width", "height", "format", "sha256", *MEDIA_COLUMNS)
 """Columns that rows of one member have in common."""
 
 
@@ -315,7 +315,7 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
         "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
     }
     row |= dict.fromkeys(("offset", "size", "parent", "root", "span", "parent_row"))
-    return row | probed(data)
+    return row | probed(data, stage.media)
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
