@@ -13,7 +13,7 @@ from curate.core.errors import InputError, did_you_mean
 
 @dataclass(frozen=True)
 class Medium:
-    """What can be done with the bytes of a sample. All functions but `sniff` raise Undecodable with one of `reasons`."""
+    """What can be done with a sample's bytes. All functions but `sniff` raise Undecodable with one of `reasons`."""
 
     name: str
     version: int

@@ -195,11 +195,8 @@ class _Children:
         line |= {name: f"{parent[name]}#{part}" for name in ("source_id", "name")}
         line |= {"parent": parent["key"], "root": parent["root"] or parent["key"], "parent_row": row}
         line |= {"span": canonical(child.span), "meta": json.dumps(child.meta, sort_keys=True, ensure_ascii=False)}
-        line |= {
-            "sha256": hashlib.sha256(child.data).hexdigest(),
-            "size": len(child.data),
-            **probed(child.data, stage.media),
-        }
+        line |= {"sha256": hashlib.sha256(child.data).hexdigest(), "size": len(child.data)}
+        line |= probed(child.data, stage.media)
         return line | {"offset": self.tar.add(f"{key}.{child.ext or 'bin'}", child.data)}
 
     def _truncate(self, start: int) -> None:
