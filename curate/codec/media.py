@@ -31,7 +31,7 @@ class Medium:
     extract: Callable[[bytes, dict[str, Any]], bytes]
     """The bytes of the part with a span, the same each time."""
     thumbnail: Callable[[bytes, int], bytes]
-    """A WebP whose longer side has at most so many pixels."""
+    """A WebP, given the maximum of its longer side in pixels."""
 
 
 MEDIA = {

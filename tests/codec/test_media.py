@@ -1,4 +1,4 @@
-"""The registry of media. The kernels of images have tests of their own."""
+"""The registry of media; the kernels of images are tested in test_images and test_frames."""
 
 from __future__ import annotations
 
