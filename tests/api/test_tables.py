@@ -46,7 +46,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workspace, Result]:
 def test_rows_alive_at_each_stage_are_those_of_the_ledger(done: tuple[Workspace, Result]) -> None:
     workspace, result = done
     for stage in ("inspect", "bright", "lit", "wide", "seen", "embed", "half"):
-        table = workspace.table("one", stage, ["key", "caption", "brightness"]).read_all()
+        table = workspace.table("one", stage, ["key", "caption", "brightness"]).table
         assert table.num_rows == result.ledger[stage].after, stage
         bright = [value > 120 for value in table["brightness"].to_pylist()]
         three = ["3" in caption for caption in table["caption"].to_pylist()]
@@ -55,14 +55,14 @@ def test_rows_alive_at_each_stage_are_those_of_the_ledger(done: tuple[Workspace,
 
 def test_columns_of_any_stages_and_a_filter_as_in_filter_where(done: tuple[Workspace, Result]) -> None:
     workspace, _ = done
-    everything = workspace.table("one", "lit", ["embedding", "width", "seen"]).read_all()
-    assert everything["embedding"].type == pa.list_(pa.float32(), everything["embedding"].type.list_size)
+    everything = workspace.table("one", "lit", ["embedding", "width", "seen"]).table
+    assert everything["embedding"].type == pa.list_(pa.float16(), everything["embedding"].type.list_size)
     vectors = np.stack(everything["embedding"].to_numpy())
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-2)
     assert everything["width"].to_pylist() == [8] * len(everything)
     assert 0 < everything["seen"].null_count < len(everything)  # rows that `wide` rejects
-    bright = workspace.table("one", "lit", ["width"], where="brightness > 130").read_all()
-    values = workspace.table("one", "lit", ["brightness"]).read_all()["brightness"].to_pylist()
+    bright = workspace.table("one", "lit", ["width"], where="brightness > 130").table
+    values = workspace.table("one", "lit", ["brightness"]).table["brightness"].to_pylist()
     assert len(bright) == sum(value > 130 for value in values) > 0
 
 
@@ -71,9 +71,9 @@ def test_a_table_is_read_shard_by_shard(done: tuple[Workspace, Result]) -> None:
     workspace, _ = done
     record = RunRecord.load(open_storage(workspace.url), "one")
     shards = read_shards(record.storage, record.outputs["pool"]["base"])
-    whole = workspace.table("one", "inspect", ["embedding", "caption"]).read_all().nbytes
+    whole = workspace.batches("one", "inspect", ["embedding", "caption"]).read_all().nbytes
     before, most, sizes = pa.total_allocated_bytes(), 0, []
-    for batch in workspace.table("one", "inspect", ["embedding", "caption"]):
+    for batch in workspace.batches("one", "inspect", ["embedding", "caption"]):
         sizes.append(batch.num_rows)
         most = max(most, pa.total_allocated_bytes() - before)
     assert len(sizes) == len(shards) == ROWS // SHARD_ROWS and most < whole / 3
@@ -89,7 +89,7 @@ def test_the_command_writes_each_format(done: tuple[Workspace, Result], tmp_path
     read = {"some.parquet": pl.read_parquet, "some.arrow": pl.read_ipc, "some.csv": pl.read_csv}[name]
     found = read(file)
     assert found.columns == ["key", "width", "brightness"]
-    assert found["key"].to_list() == workspace.table("one", "lit", ["key"]).read_all()["key"].to_pylist()
+    assert found["key"].to_list() == workspace.table("one", "lit", ["key"]).table["key"].to_pylist()
     assert [path.name for path in file.parent.iterdir()] == [name]
 
 
