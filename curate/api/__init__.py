@@ -31,7 +31,7 @@ from curate.engine.plan.lines import to_json as plan_json
 from curate.engine.progress import duration, speed
 from curate.engine.record.diff import StageDiff
 from curate.engine.record.events import EventsPage
-from curate.engine.record.explain import Story
+from curate.engine.record.explain import Story, plain
 from curate.engine.record.lineage import ArtifactInfo, Lineage, LineageNode
 from curate.engine.record.reading_logs import LogPage
 from curate.engine.record.runs import RunRecord
@@ -44,9 +44,9 @@ from curate.engine.workers.allocation import Allocated
 
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "DatasetInfo", "Entry",
-    "EventsPage", "FetchStatus", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op", "Options", "Page",
-    "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend", "StageDiff", "StageStatus",
-    "Status", "Story", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
-    "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded",
-    "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
+    "EventsPage", "FetchStatus", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op",
+    "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend",
+    "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
+    "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json", "plan_table",
+    "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
 ]  # fmt: skip

@@ -89,34 +89,31 @@ class Reads:
         table = self.rows.table(self.rows.shards[place], list(dict.fromkeys([*self.columns, *self.judged])))
         if self.judge is not None:
             table = table.filter(pc.is_null(pa.array(self.judge.keep(table.select(self.judged)), pa.string())))
-        columns = [
-            _halves(table.column(name), kind) for name, kind in zip(self.columns, self.schema.types, strict=True)
-        ]
-        return pa.table(columns, schema=self.schema)
+        return pa.table([_halves(table.column(name)) for name in self.columns], schema=self.schema)
 
     def page(self, shards: int | Sequence[int] | None, cursor: str | None, limit: int | None) -> Page:
         count = len(self.rows.shards)
-        several = isinstance(shards, list | tuple | range)
-        right = all(_whole(place, 0) and place < count for place in shards) if several else _whole(shards, 1)
+        places = list(range(count)) if shards is None or isinstance(shards, int) else _listed(shards)
+        right = all(_whole(place, 0) and place < count for place in places) and len(set(places)) == len(places)
+        right &= not isinstance(shards, int) or _whole(shards, 1)
         kinds = f"a number of shards from 1 on, or a list of some of 0 to {count - 1}, each once"
-        _expect("shards", shards, shards is None or (right and not (several and len(set(shards)) < len(shards))), kinds)
+        _expect("shards", shards, right, kinds)
         _expect("limit", limit, limit is None or _whole(limit, 1), "a number of rows from 1 on")
-        places = list(shards) if several else range(count)
-        mark = digest([*self.about, self.rows.bases, list(places)])[:12]
+        mark = digest([*self.about, self.rows.bases, places])[:12]
         at, skip = self._after(cursor, mark, places)
-        last = len(places) if several or shards is None else min(len(places), at + shards)
+        last = min(len(places), at + shards) if isinstance(shards, int) else len(places)
         largest = max([shard.rows for shard in self.rows.shards], default=0) or 1
         readers = READERS if limit is None else min(READERS, 1 + limit // largest)
         tables, left = [self.schema.empty_table()], limit
-        for done, table in zip(range(at, last), fetched(self.shard, places[at:last], readers), strict=True):
+        for table in fetched(self.shard, places[at:last], readers):
             part = table.slice(skip, left)
             tables.append(part)
+            skip += len(part)
             left = None if left is None else left - len(part)
+            if skip >= len(table):
+                at, skip = at + 1, 0
             if left == 0:
-                rest = skip + len(part) < len(table)
-                at, skip = (done, skip + len(part)) if rest else (done + 1, 0)
                 break
-            at, skip = done + 1, 0
         return Page(pa.concat_tables(tables), f"{mark}:{at}:{skip}" if at < len(places) else "")
 
     def _after(self, cursor: str | None, mark: str, places: Sequence[int]) -> tuple[int, int]:
@@ -125,9 +122,10 @@ class Reads:
         if not cursor:
             return 0, 0
         found = CURSOR.fullmatch(cursor)
-        _expect("cursor", cursor, found, "`next` of another page")
-        of, at, skip = found[1], int(found[2]), int(found[3])
-        _expect("cursor", cursor, of == mark, "`next` of a page of this run, stage, columns, where and shards")
+        if found is None or found[1] != mark:
+            whose = "`next` of a page of this run, stage, columns, where and shards"
+            raise InputError(f"cursor {cursor[:80]!r}: expected {whose}")
+        at, skip = int(found[2]), int(found[3])
         inside = at < len(places) and skip < self.rows.shards[places[at]].rows
         _expect("cursor", cursor, inside, f"`next` of another page; this one is beyond the {len(places)} shards")
         return at, skip
@@ -135,9 +133,8 @@ class Reads:
     def batches(self) -> pa.RecordBatchReader:
         """All rows, a batch per shard, which is read when it is asked for."""
         tables = (self.shard(place).combine_chunks() for place in range(len(self.rows.shards)))
-        return pa.RecordBatchReader.from_batches(
-            self.schema, (batch for table in tables for batch in table.to_batches())
-        )
+        batches = (batch for table in tables for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
 
 
 def histogram(
@@ -214,6 +211,10 @@ def _expect(name: str, value: Any, right: Any, expected: str) -> None:
         raise InputError(f"{name}: expected {expected}; not {str(value)[:80]!r}")
 
 
+def _listed(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, list | tuple | range) else [value]
+
+
 def _whole(value: Any, least: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
@@ -228,8 +229,9 @@ def _shown(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.float16(), vector_dim(kind)) if wide else kind
 
 
-def _halves(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _halves(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A vector column as lists, in the same memory."""
+    kind = _shown(column.type)
     if kind == column.type:
         return column
     chunks = []

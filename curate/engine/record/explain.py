@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from curate.core.errors import InputError
 from curate.core.hashing import make_key
+from curate.core.nouns.facts import STATUS
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.masks import ABSENT, ALIVE
 from curate.core.nouns.pools import Shard, read_pool, read_shards, shards_of
@@ -139,8 +140,10 @@ def plain(value: Any) -> Any:
 
 def _told(name: str, op: str, base: str, about: dict[str, Any]) -> Told:
     missed = next((about[key] for key in ("not computed", "not judged", "not reached") if key in about), None)
-    reason = about.get("reason") or about.get("reject") or missed
-    status = about.get("status") or ("rejected" if about.get("reject") else "done" if missed is None else "not reached")
+    status = "rejected" if about.get("reject") else "done" if missed is None else "not reached"
+    if about.get("status") in STATUS:
+        status = about["status"]
+    reason = None if status == "done" else about.get("reject") or missed or about.get("reason")
     return Told(name, op, base.split("/")[0], status, reason, about)
 
 

@@ -94,16 +94,8 @@ class LiveRows:
         for name, table in held.items():
             none = pa.table({column: pa.nulls(shard.rows) for column in wanted[name]})
             whole[name] = none if table is None else facts.expanded(table, shard.rows, wanted[name])
-        fields = [self.field(column) for column in columns]
         arrays = [whole[stage].column(name) for stage, name in (self.places[column] for column in columns)]
-        schema = pa.schema(fields)
-        made = pa.table(
-            [
-                array if array.type == field.type else array.cast(field.type)
-                for array, field in zip(arrays, fields, strict=True)
-            ],
-            schema=schema,
-        )
+        made = pa.table(arrays, list(columns)).cast(pa.schema([self.field(column) for column in columns]))
         alive = self._alive(shard, pool.column("reject"), held)
         return made if alive.all() else made.filter(pa.array(alive))
 
