@@ -1,11 +1,12 @@
 """`Workspace.table` beside pyarrow that reads the same columns by hand, in pairs, and its peak memory.
 
-python -m bench.api.table [ROWS]
+python -m bench.api.table [ROWS [FOLDER]]    FOLDER keeps the workspace, which takes minutes to make
 """
 
 from __future__ import annotations
 
-import resource
+import contextlib
+import re
 import statistics
 import subprocess
 import sys
@@ -80,40 +81,52 @@ def by_hand(files: dict[str, list[Path]]) -> pa.Table:
 
 
 def peak(place: str) -> None:
-    """In a process of its own: the growth of its peak while it reads, beside the bytes of the result."""
+    """In a separate process: the growth of its peak while it reads, beside the bytes of the result."""
     workspace = Workspace(place)
     assert len(workspace.table("one", "vectors", COLUMNS, limit=1).table) == 1
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    before = _most_memory()
     table = workspace.table("one", "vectors", COLUMNS).table
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    grown = _most_memory() - before
     print(f"peak memory {grown / 2**20:,.0f} MiB: {grown / table.nbytes:.2f} of the result (at most {AIM_MEMORY})")
 
 
-def main(rows: int = ROWS) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        made = Pipeline().add("pool", Numbers(namespace="bench", shard_rows=rows // SHARDS))
-        made.add("scalars", Scalars(), "pool").add("vectors", Vectors(), "scalars")
-        began = time.perf_counter()
+def _most_memory() -> int:
+    """Bytes. Unlike `ru_maxrss`, it does not begin with the memory of the parent."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def main(rows: int = ROWS, folder: str = "") -> None:
+    with contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory() as place:
+        measure(rows, place)
+
+
+def measure(rows: int, folder: str) -> None:
+    made = Pipeline().add("pool", Numbers(namespace="bench", shard_rows=rows // SHARDS))
+    made.add("scalars", Scalars(), "pool").add("vectors", Vectors(), "scalars")
+    began = time.perf_counter()
+    if not Path(folder, "runs/one").exists():
         run(made.check(), folder, run_id="one")
-        print(f"{rows:,} rows in {SHARDS} shards, made in {time.perf_counter() - began:.0f} s; {load()}")
-        workspace = Workspace(folder)
-        record = workspace.run("one").record
-        shards = read_shards(record.storage, record.outputs["pool"]["base"])
-        files = {
-            name: [Path(folder, record.outputs[name]["path"], shard.id, "000001.parquet") for shard in shards]
-            for name in ("scalars", "vectors")
-        }
-        table, hand = workspace.table("one", "vectors", COLUMNS).table, by_hand(files)
-        assert len(table) == rows and table.select(COLUMNS[:2]).equals(hand.select(COLUMNS[:2]))
-        del table, hand
-        ours, theirs = list[float](), list[float]()
-        for _ in range(PAIRS):
-            ours.append(_seconds(lambda: workspace.table("one", "vectors", COLUMNS)))
-            theirs.append(_seconds(lambda: by_hand(files)))
-        ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
-        both = f"table {statistics.median(ours):.2f} s, by hand {statistics.median(theirs):.2f} s"
-        print(f"{both}: {ratio:.2f} (at most {AIM_RATIO})", flush=True)
-        subprocess.run([sys.executable, "-m", "bench.api.table", "--peak", folder], check=True)
+    print(f"{rows:,} rows in {SHARDS} shards, made in {time.perf_counter() - began:.0f} s; {load()}")
+    workspace = Workspace(folder)
+    record = workspace.run("one").record
+    shards = read_shards(record.storage, record.outputs["pool"]["base"])
+    files = {
+        name: [Path(folder, record.outputs[name]["path"], shard.id, "000001.parquet") for shard in shards]
+        for name in ("scalars", "vectors")
+    }
+    table, hand = workspace.table("one", "vectors", COLUMNS).table, by_hand(files)
+    assert len(table) == rows and table.select(COLUMNS[:2]).equals(hand.select(COLUMNS[:2]))
+    del table, hand
+    ours, theirs = list[float](), list[float]()
+    for _ in range(PAIRS):
+        ours.append(_seconds(lambda: workspace.table("one", "vectors", COLUMNS)))
+        theirs.append(_seconds(lambda: by_hand(files)))
+    ratio = statistics.median(one / other for one, other in zip(ours, theirs, strict=True))
+    both = f"table {statistics.median(ours):.2f} s, by hand {statistics.median(theirs):.2f} s"
+    print(f"{both}: {ratio:.2f} (at most {AIM_RATIO})", flush=True)
+    subprocess.run([sys.executable, "-m", "bench.api.table", "--peak", folder], check=True)
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -126,4 +139,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--peak"]:
         peak(sys.argv[2])
     else:
-        main(*map(int, sys.argv[1:]))
+        main(*map(int, sys.argv[1:2]), *sys.argv[2:])

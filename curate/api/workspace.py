@@ -227,8 +227,8 @@ class Workspace:
         limit: int | None = None,
     ) -> Page:
         """Columns of any stages (`column`, or `stage.column`) for the rows that pass a stage of a run, in the order of
-        the pool. `where`: only rows for which this expression is true, as in `filter.where`. `shards`: at most so many,
-        or those at these places; `limit`: at most so many rows. `cursor`: `next` of the page before."""
+        the pool. `where`: only rows for which this expression is true, as in `filter.where`. `shards`: how many at
+        most, or the places of those to read; `limit`: how many rows at most. `cursor`: `next` of the page before."""
         return Reads(RunRecord.load(self._storage, run_id), stage, columns, where).page(shards, cursor, limit)
 
     def batches(

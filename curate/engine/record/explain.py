@@ -127,6 +127,11 @@ class Story:
         return found
 
 
+def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tuple[str, str, dict[str, Any]]]:
+    """The lines of its story."""
+    return story(run, wanted, say).lines()
+
+
 def plain(value: Any) -> Any:
     """A fact in JSON's types."""
     if isinstance(value, dict):
