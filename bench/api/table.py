@@ -108,7 +108,7 @@ def measure(rows: int, folder: str) -> None:
     began = time.perf_counter()
     if not Path(folder, "runs/one").exists():
         run(made.check(), folder, run_id="one")
-    print(f"{rows:,} rows in {SHARDS} shards, made in {time.perf_counter() - began:.0f} s; {load()}")
+    print(f"{rows:,} rows in {SHARDS} shards, made in {time.perf_counter() - began:.0f} s; {load()}", flush=True)
     workspace = Workspace(folder)
     record = workspace.run("one").record
     shards = read_shards(record.storage, record.outputs["pool"]["base"])
