@@ -12,6 +12,7 @@ from curate.api.clusters import Clusters
 from curate.api.recorded import recorded
 from curate.api.run import Run
 from curate.api.stages import abandoned, make_stage, try_row
+from curate.api.tables import Histogram, Page
 from curate.api.tables import write as write_table
 from curate.api.workspace import Workspace
 from curate.core.fetches import opt_outs
@@ -30,6 +31,7 @@ from curate.engine.plan.lines import to_json as plan_json
 from curate.engine.progress import duration, speed
 from curate.engine.record.diff import StageDiff
 from curate.engine.record.events import EventsPage
+from curate.engine.record.explain import Story, plain
 from curate.engine.record.lineage import ArtifactInfo, Lineage, LineageNode
 from curate.engine.record.reading_logs import LogPage
 from curate.engine.record.runs import RunRecord
@@ -42,9 +44,9 @@ from curate.engine.workers.allocation import Allocated
 
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "DatasetInfo", "Entry",
-    "EventsPage", "FetchStatus", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op", "Options",
-    "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend", "StageDiff", "StageStatus",
-    "Status", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
-    "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plan_json", "plan_table", "recorded",
-    "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
+    "EventsPage", "FetchStatus", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op",
+    "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend",
+    "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
+    "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json", "plan_table",
+    "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
 ]  # fmt: skip

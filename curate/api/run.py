@@ -18,7 +18,7 @@ from curate.engine.handles import EndCheck, LocalRun, result_of
 from curate.engine.record import events, reading_logs, stop
 from curate.engine.record import limits as run_limits
 from curate.engine.record.events import EventsPage
-from curate.engine.record.explain import explain
+from curate.engine.record.explain import Story, story
 from curate.engine.record.runs import RunRecord
 from curate.engine.record.status import Status, status_of
 from curate.engine.run import Result
@@ -213,7 +213,13 @@ class Run:
     def explain(self, key: str, say: Callable[[str], None] = lambda _: None) -> list[tuple[str, str, dict[str, Any]]]:
         """Everything known about one sample: (stage, op, facts), starting with the pool. `key` may be the start of a
         key, a source id, a name or a URL; for a name or a URL, all tables are read, which `say` announces."""
-        return explain(self.record, key, say)
+        return self.sample(key, say).lines()
+
+    def sample(self, key: str, say: Callable[[str], None] = lambda _: None) -> Story:
+        """The same as a dataclass, whose `to_json` has JSON's types only."""
+        if not isinstance(key, str) or not key:
+            raise InputError(f"key: expected a key, the start of one, a source id, a name or a URL; not {key!r}")
+        return story(self.record, key, say)
 
     def copies_of(self, key: str) -> list[str]:
         """Keys of the samples that were dropped as copies of one."""

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from curate.api.balance import ExpectedBalance, expected_balance
 from curate.api.run import Run
-from curate.api.tables import table_of
+from curate.api.tables import Histogram, Page, Reads, histogram
 from curate.core.errors import RecipeError
 from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.recipe import catalog
@@ -215,10 +215,40 @@ class Workspace:
 
     # --- outputs ---
 
-    def table(self, run_id: str, stage: str, columns: Sequence[str], where: str | None = None) -> pa.RecordBatchReader:
-        """Columns of any stages for the rows that pass a stage of a run, a batch per shard; `read_all()` makes a table
-        of them. `where`: only rows for which this expression is true, as in `filter.where`."""
-        return table_of(RunRecord.load(self._storage, run_id), stage, columns, where)
+    def table(
+        self,
+        run_id: str,
+        stage: str,
+        columns: Sequence[str],
+        where: str | None = None,
+        *,
+        shards: int | Sequence[int] | None = None,
+        cursor: str | None = None,
+        limit: int | None = None,
+    ) -> Page:
+        """Columns of any stages (`column`, or `stage.column`) for the rows that pass a stage of a run, in the order of
+        the pool. `where`: only rows for which this expression is true, as in `filter.where`. `shards`: how many at
+        most, or the places of those to read; `limit`: how many rows at most. `cursor`: `next` of the page before."""
+        return Reads(RunRecord.load(self._storage, run_id), stage, columns, where).page(shards, cursor, limit)
+
+    def batches(
+        self, run_id: str, stage: str, columns: Sequence[str], where: str | None = None
+    ) -> pa.RecordBatchReader:
+        """The same rows, a batch per shard, with one shard in memory at a time."""
+        return Reads(RunRecord.load(self._storage, run_id), stage, columns, where).batches()
+
+    def histogram(
+        self,
+        run_id: str,
+        stage: str,
+        column: str,
+        bins: int = 50,
+        range: Sequence[float] | None = None,
+        where: str | None = None,
+    ) -> Histogram:
+        """Counts of the values of a column for the rows of `table`. `range`: the first and last edge; by default, the
+        least and the greatest finite value, for which the column is read twice."""
+        return histogram(RunRecord.load(self._storage, run_id), stage, column, bins, range, where)
 
     def datasets(self) -> list[DatasetInfo]:
         """Complete datasets, oldest first."""

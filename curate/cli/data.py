@@ -90,7 +90,7 @@ def table(
     from curate.api import write_table
 
     names = [name.strip() for several in columns or () for name in several.split(",") if name.strip()]
-    count = write_table(opened(workspace).table(run_id, stage, names, where), to)
+    count = write_table(opened(workspace).batches(run_id, stage, names, where), to)
     out.print(f"{count:,} rows of {stage} in {to}", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -53,7 +53,7 @@ def written(place: Path, labels: dict[str, str]) -> Path:
 def labels_of(place: Path) -> dict[str, str]:
     workspace = Workspace(str(place / "workspace"))
     (run,) = workspace.runs()
-    table = workspace.table(run.run_id, "clusters", ["key", "source_id"]).read_all()
+    table = workspace.table(run.run_id, "clusters", ["key", "source_id"]).table
     return {key: name.split("/")[0] for key, name in zip(*table.to_pydict().values(), strict=True)}
 
 
@@ -71,7 +71,7 @@ def test_the_estimate_is_what_the_run_selects(place: Path) -> None:
     workspace = Workspace(str(place / "workspace"))
     (one,) = workspace.expected_balance(load_recipe(str(place / "recipe.yaml")), "meta.label")
     (run,) = workspace.runs()
-    names = workspace.table(run.run_id, "sample", ["source_id"]).read_all()["source_id"].to_pylist()
+    names = workspace.table(run.run_id, "sample", ["source_id"]).table["source_id"].to_pylist()
     share = np.unique([name.split("/")[0] for name in names], return_counts=True)[1] / len(names)
     assert one.figure is not None
     assert one.figure.selection == pytest.approx(-(share * np.log2(share)).sum(), abs=0.15)

@@ -230,6 +230,8 @@ def _is_text(kind: pa.DataType) -> bool:
 def expanded(table: pa.Table, size: int, names: Iterable[str]) -> pa.Table:
     """Columns of a table of facts, extended to all rows of the shard; null if the table has no such row, or its status
     is not done."""
+    if table.num_rows == size:  # rows are unique and in order
+        return table.select(list(names))
     index = np.full(size, -1, dtype=np.int64)
     index[table.column(ROW).to_numpy()] = np.arange(table.num_rows)
     return table.select(list(names)).combine_chunks().take(pa.array(index, mask=index < 0))

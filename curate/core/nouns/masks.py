@@ -170,11 +170,12 @@ def columns_of(point: str, fate: Fate, names: Sequence[str]) -> dict[str, pa.Arr
 
 def fate_of(table: pa.Table, point: str, order: Mapping[str, int]) -> Fate:
     """The fate at a point, from the table of a mask file; `order` has each stage's index in the DAG."""
-    stages = table.column(f"{point}.stage").to_pylist()
+    stages = table.column(f"{point}.stage").combine_chunks().dictionary_encode()
     fate = Fate.all_alive(table.num_rows)
     fate.at = max(order.get(name, 0) for name in point.split("+"))
-    fate.stage = np.array([ALIVE if name is None else order.get(name, 0) for name in stages], np.int32)
-    fate.reason = np.array(table.column(f"{point}.reason").to_pylist() or [], object)
+    places = np.array([order.get(name, 0) for name in stages.dictionary.to_pylist()] + [ALIVE], np.int32)
+    fate.stage = places[pc.fill_null(stages.indices, len(places) - 1).to_numpy()]
+    fate.reason = table.column(f"{point}.reason").to_numpy()
     if f"{point}.marked" in table.column_names:
         fate.marked = table.column(f"{point}.marked").to_numpy(zero_copy_only=False).copy()
     start = f"{point}.items."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import pyarrow.compute as pc
 
 from curate.core.errors import InputError
 from curate.core.hashing import make_key
+from curate.core.nouns.facts import STATUS
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.masks import ABSENT, ALIVE
 from curate.core.nouns.pools import Shard, read_pool, read_shards, shards_of
@@ -87,21 +90,82 @@ def _scanned(run: RunRecord, name: str, base: str, wanted: str, say: Say) -> Ite
         yield from _rows(run, name, base, [(place, row) for row in rows])
 
 
+@dataclass(frozen=True)
+class Told:
+    """What one stage says about a sample."""
+
+    stage: str
+    op: str
+    noun: str
+    """pools, facts, masks, selections, datasets or artifacts: what the stage makes."""
+    status: str
+    """done, rejected, unusable, error, or not reached."""
+    reason: str | None
+    """Why it is not done."""
+    facts: dict[str, Any]
+    """Everything else, as `curate explain` shows it."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """Everything known about one sample of a run, in the order of the DAG, starting with its pool."""
+
+    run: str
+    key: str
+    stages: tuple[Told, ...]
+    parent: Story | None
+    """For a sample of a derived pool."""
+
+    def lines(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """(stage, op, facts). `reject`: the reason it was rejected there; `not computed`: it was rejected before."""
+        own = [(told.stage, told.op, told.facts) for told in self.stages]
+        above = self.parent.lines() if self.parent else []
+        return [*own, *((f"parent: {name}", op, about) for name, op, about in above)]
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = plain(asdict(self))
+        return found
+
+
 def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tuple[str, str, dict[str, Any]]]:
-    """(stage, op, facts) in the order of the DAG. `reject`: the reason it was rejected there; `not computed`: it was
-    rejected before."""
+    """The lines of its story."""
+    return story(run, wanted, say).lines()
+
+
+def plain(value: Any) -> Any:
+    """A fact in JSON's types."""
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if isinstance(value, str | int | None) else value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _told(name: str, op: str, base: str, about: dict[str, Any]) -> Told:
+    missed = next((about[key] for key in ("not computed", "not judged", "not reached") if key in about), None)
+    status = "rejected" if about.get("reject") else "done" if missed is None else "not reached"
+    if about.get("status") in STATUS:
+        status = about["status"]
+    reason = None if status == "done" else about.get("reject") or missed or about.get("reason")
+    return Told(name, op, base.split("/")[0], status, reason, about)
+
+
+def story(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Story:
+    """Raises InputError for a sample that the run does not have."""
     pool, shard, row, found = find(run, wanted, say)
     ops = run.ops()
     if found["status"]:
         found["reason"] = found["reject"]
     about = found | fetch_of(run, pool, shard, found["key"]) | {"shard": shard.id, "row": row}
-    found_at: list[tuple[str, str, dict[str, Any]]] = [(pool, ops[pool], about)]
     rejects, items = _rejects(run, shard, row, pool)
     if found["reject"]:
         rejects[pool] = found["reject"]
-    parent = explain(run, found["parent"], say) if found.get("parent") else []
+    parent = story(run, found["parent"], say) if found.get("parent") else None
     if rejects.get(pool) == ABSENT:
-        rejects[pool] = found_at[0][2]["reject"] = _absence(run, pool, parent)
+        rejects[pool] = about["reject"] = _absence(run, pool, parent.lines() if parent else [])
+    told = [_told(pool, ops[pool], run.outputs[pool]["base"], about)]
     for name in ops:
         base = run.outputs.get(name, {}).get("base", "")
         if name == pool or run.pool_above(name) != pool:
@@ -111,8 +175,8 @@ def explain(run: RunRecord, wanted: str, say: Say = lambda _: None) -> list[tupl
         said = maker.explain(run, name, Explained(shard, row, found["key"], before, rejects)) if maker else None
         if said is not None:
             verdict = {"reject": rejects[name]} if name in rejects else {}
-            found_at.append((name, ops[name], said | verdict | items.get(name, {})))
-    return [*found_at, *((f"parent: {name}", op, about) for name, op, about in parent)]
+            told.append(_told(name, ops[name], base, said | verdict | items.get(name, {})))
+    return Story(run.run_id, found["key"], tuple(told), parent)
 
 
 def _absence(run: RunRecord, pool: str, parent: Sequence[tuple[str, str, dict[str, Any]]]) -> str:

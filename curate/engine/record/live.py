@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError, did_you_mean
 from curate.core.nouns import facts
-from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.manifest import Manifest, reading
 from curate.core.nouns.masks import ALIVE
 from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool, read_shards
 from curate.core.recipe import registry
@@ -38,13 +40,21 @@ class LiveRows:
         self.path = [name for name in run.upstream(stage) if run.pool_of(name) == pool]
         names = POOL_COLUMNS if stages[pool].get("media") else IMAGE_COLUMNS
         self.fields = {name: POOL_SCHEMA.field(name) for name in names}
-        """Column -> its field. If several stages write a column, one on the path of the stage comes first."""
+        """Column -> its field. If several stages write a column, the pool comes first, then one on the path."""
+        self.places = {name: (pool, name) for name in names}
+        """Column, or stage.column -> (stage, column)."""
+        self.places |= {f"{pool}.{name}": (pool, name) for name in names}
+        self.pool, self._kinds = pool, {(pool, name): field for name, field in self.fields.items()}
         refs = []
         for name in sorted(self.bases, key=lambda name: (name not in self.path, self.order[name])):
             if self.bases[name].startswith("facts/") and run.pool_of(name) == pool:
-                own = {field.name: field for field in self._fields(name) if field.name not in self.fields}
+                written = {field.name: field for field in self._fields(name)}
+                own = {column: field for column, field in written.items() if column not in self.fields}
                 refs.append(ColumnsRef(name, self.outputs[name]["path"], self.bases[name], tuple(own)))
                 self.fields |= own
+                self.places |= {column: (name, column) for column in own}
+                self.places |= {f"{name}.{column}": (name, column) for column in written}
+                self._kinds |= {(name, column): field for column, field in written.items()}
         self.rows = Rows(self.storage, tuple(refs), order=self.order, known=KnownShards(plan=True))
         self._masks = [(base, Manifest.load(self.storage, base)) for base in run.masks()]
 
@@ -52,26 +62,54 @@ class LiveRows:
         """Columns of a Map, from one of its tables."""
         for shard, number in numbers(self.storage.url, self.bases[name]).items():
             if number:
-                table = facts.read(self.storage, self.outputs[name]["path"], shard, number)
-                return [field for field in table.schema if not field.name.startswith("_")]
+                path = facts.table_path(self.outputs[name]["path"], shard, number)
+                remedy = "remove this folder and masks, and rerun the recipe"
+                with reading(self.storage, path, "table of facts", remedy), self.storage.open(path) as file:
+                    return [field for field in pq.read_schema(file) if not field.name.startswith("_")]
         return []
 
     def field(self, column: str) -> pa.Field:
-        if column not in self.fields:
-            hint = did_you_mean(column, self.fields, f"the columns are {', '.join(self.fields)}")
+        """The field of a column, or of stage.column."""
+        if column not in self.places:
+            hint = did_you_mean(column, self.places, f"the columns are {', '.join(self.fields)}")
             raise InputError(f"{column}: no stage over the rows of {self.stage} writes this column; {hint}")
-        return self.fields[column]
+        return self._kinds[self.places[column]].with_name(column)
 
-    def table(self, shard: Shard, columns: list[str]) -> pa.Table:
+    def one_field(self, column: str) -> pa.Field:
+        """As `field`; raises InputError for a column that several stages write and the pool does not have."""
+        field = self.field(column)
+        writers = [stage for stage, name in self._kinds if name == column]
+        if len(writers) > 1 and writers[0] != self.pool:
+            ways = " or ".join(f"{stage}.{column}" for stage in writers)
+            raise InputError(f"{column}: {' and '.join(writers)} write this column; give {ways}")
+        return field
+
+    def table(self, shard: Shard, columns: Sequence[str]) -> pa.Table:
         """Columns of the live rows of a shard; null where a stage has no result."""
-        table = self.rows.table(shard, tuple(columns)).select(columns).filter(pa.array(self.alive(shard)))
-        return table.cast(pa.schema([self.fields[name] for name in columns]))
+        wanted: dict[str, list[str]] = {self.pool: ["reject"]}
+        for stage, name in dict.fromkeys(self.places[column] for column in columns):
+            wanted.setdefault(stage, []).append(name)
+        held = {name: self._facts(name, shard, wanted[name]) for name in wanted if name != self.pool}
+        pool = read_pool(self.storage, shard.table, wanted[self.pool])
+        whole: dict[str, pa.Table] = {self.pool: pool}
+        for name, table in held.items():
+            none = pa.table({column: pa.nulls(shard.rows) for column in wanted[name]})
+            whole[name] = none if table is None else facts.expanded(table, shard.rows, wanted[name])
+        arrays = [whole[stage].column(name) for stage, name in (self.places[column] for column in columns)]
+        made = pa.table(arrays, list(columns)).cast(pa.schema([self.field(column) for column in columns]))
+        alive = self._alive(shard, pool.column("reject"), held)
+        return made if alive.all() else made.filter(pa.array(alive))
 
-    def alive(self, shard: Shard) -> NDArray[np.bool_]:
+    def _facts(self, name: str, shard: Shard, columns: Sequence[str] = ()) -> pa.Table | None:
+        """Rows, status and columns of a Map for a shard; None if it has no table."""
+        number = numbers(self.storage.url, self.bases[name]).get(shard.id, 0)
+        names = [facts.ROW, facts.STATUS_COLUMN, *columns]
+        return facts.read(self.storage, self.outputs[name]["path"], shard.id, number, names) if number else None
+
+    def _alive(self, shard: Shard, rejects: pa.ChunkedArray, held: Mapping[str, pa.Table | None]) -> NDArray[np.bool_]:
         """Rows (n,) that pass the stage. Masks have the first stage that rejected a row, which may be on a path that
-        joins later; for such a row the later stages of this path decide."""
-        table = read_pool(self.storage, shard.table, ["reject"])
-        alive = table.column(0).is_null().to_numpy(zero_copy_only=False).copy()
+        joins later; for such a row the later stages of this path decide. `held`: tables of facts that were read."""
+        alive = rejects.is_null().to_numpy().copy()
         path, last = [self.order[name] for name in self.path], self.order[self.stage]
         chosen = [self.order[name] for name in self.path if self.bases[name].startswith("selections/")]
         passed = np.full(shard.rows, max(chosen, default=0))  # the stages of the path before this one
@@ -84,10 +122,12 @@ class LiveRows:
                     passed = np.maximum(passed, np.where(fate.stage == ALIVE, last + 1, fate.stage))
         for name in self.path:
             rows = np.flatnonzero(alive & (passed <= self.order[name]))
-            alive[rows] = self._passing(name, shard, rows) if len(rows) else False
+            alive[rows] = self._passing(name, shard, rows, held) if len(rows) else False
         return alive
 
-    def _passing(self, name: str, shard: Shard, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _passing(
+        self, name: str, shard: Shard, rows: NDArray[np.int64], held: Mapping[str, pa.Table | None]
+    ) -> NDArray[np.bool_]:
         """Which rows (ascending) pass one stage."""
         base, about = self.bases[name], self.run.record["stages"][name]
         if base.startswith("selections/"):
@@ -101,8 +141,9 @@ class LiveRows:
             return np.array([None in (items or ()) for items in reasons])  # a row without items left is rejected
         recipe = (self.run.record.get("recipe") or {}).get("stages") or {}  # of records from before the stage had it
         keeps = about.get("keep_null", recipe.get(name, {}).get("keep_null"))
-        number = numbers(self.storage.url, base).get(shard.id, 0) if base.startswith("facts/") and not keeps else 0
-        if not number:
+        table = None
+        if base.startswith("facts/") and not keeps:
+            table = held[name] if name in held else self._facts(name, shard)
+        if table is None:
             return np.ones(len(rows), dtype=bool)
-        table = facts.read(self.storage, self.outputs[name]["path"], shard.id, number, [facts.ROW, facts.STATUS_COLUMN])
         return np.isin(rows, table[facts.ROW].to_numpy()[table[facts.STATUS_COLUMN].to_numpy() == facts.DONE])

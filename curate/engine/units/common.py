@@ -14,7 +14,7 @@ from curate.codec import media
 from curate.core.contracts import Collect, Derive, Filter, Map, Source
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
-from curate.core.nouns.pools import LATER, MEDIA_COLUMNS
+from curate.core.nouns.pools import MEDIA_COLUMNS
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
 from curate.engine.state import Built
@@ -89,8 +89,8 @@ def probed(data: bytes | None, kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def content_id(table: pa.Table) -> str:
-    """A shard's id: digest of its table's rows. A LATER column enters where it has a value: older pools lack it."""
-    optional = set(LATER.names)
+    """A shard's id: digest of its table's rows. A column that older pools lack enters where it has a value."""
+    optional = {"status", *MEDIA_COLUMNS}
     rows = (
         {name: value for name, value in row.items() if value is not None or name not in optional}
         for row in table.to_pylist()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, Any
 
 from fastapi import Path, Query
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
+from curate.api import plain
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import IndexedDataset, IndexedRun, Tag, WorkspaceRow
@@ -211,9 +211,9 @@ def get_sample(service: Served, who: Who, run: RunName, key: SampleKey, workspac
         raise ConflictProblem(f"run {run}: is {one.state}, not started; its samples are known once stages are done")
 
     def make() -> SampleShape:
-        known = one.workspace.run(one.attempt_id).explain(key, _too_many)
-        facts = [SampleFact(stage=stage, op=op, facts=_plain(about)) for stage, op, about in known]
-        return SampleShape(key=str(known[0][2]["key"]), run=one.id, facts=facts)
+        known = one.workspace.run(one.attempt_id).sample(key, _too_many)
+        facts = [SampleFact(stage=stage, op=op, facts=plain(about)) for stage, op, about in known.lines()]
+        return SampleShape(key=known.key, run=one.id, facts=facts)
 
     kept = ("sample", one.place.id, one.attempt_id, key)
     try:
@@ -276,17 +276,6 @@ def _artifacts(place: WorkspaceRow) -> list[ArtifactShape]:
         for one in workspace.artifacts()
     ]
     return sorted(made, key=lambda one: one.base)
-
-
-def _plain(value: Any) -> Any:
-    """A fact in JSON's types."""
-    if isinstance(value, dict):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else str(value)
-    return value if isinstance(value, str | int | None) else value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _too_many(text: str) -> None:

@@ -301,5 +301,5 @@ def test_the_workspace_with_the_newest_dataset(service: Service, people: People,
 
 def test_facts_of_all_kinds_become_json() -> None:
     facts = {"a": float("nan"), 1: b"\xff", "c": [1.5, None, True, {"d": object}], "e": (2,)}
-    plain = data._plain(facts)
+    plain = data.plain(facts)
     assert plain == {"a": "nan", "1": "ff", "c": [1.5, None, True, {"d": str(object)}], "e": [2]}
