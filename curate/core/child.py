@@ -1,8 +1,8 @@
 """Child processes with limits: how they are launched and killed, and how they ended, in words.
 
 `Warm` is a process that has imported some modules once. It forks a limited child for each call of a function, which
-takes milliseconds, and reports how the child ended: see `curate/core/child_main.py`. The functions may work on untrusted
-input, so nothing that a child does or sends raises an error here.
+takes milliseconds, and reports how the child ended: see `curate/core/child_main.py`. The functions may work on
+untrusted input, so nothing that a child does or sends raises an error here.
 """
 
 from __future__ import annotations
