@@ -35,8 +35,10 @@ FRAME = struct.Struct("!cQ")
 READ, ANSWER = b"R", b"A"
 RANGE = struct.Struct("!QQ")
 """Offset and size of what a child reads."""
-ENDED = struct.Struct("!?idQ")
-"""How a child ended: whether at the deadline, exit status (of os.wait4), CPU seconds, most bytes of memory."""
+ENDED = struct.Struct("!BidQ")
+"""How a child ended: by whom, exit status (of os.wait4), CPU seconds, most bytes of memory."""
+ITSELF, LATE, UNWANTED = range(3)
+"""By whom: killed at its deadline, or because the caller listened no more."""
 OUT_OF_MEMORY = 77
 """Exit status of a child that got no more memory."""
 KEPT = r"PATH|HOME|LANG|LC_\w+|TZ|TMPDIR|USER|LOGNAME|PYTHONPATH|VIRTUAL_ENV|LD_LIBRARY_PATH"
@@ -268,15 +270,15 @@ def _receive_all(connection: socket.socket, size: int, until: float) -> bytes:
 
 
 def _told(
-    answer: bytes | None, sense: bool, limits: Limits, late: bool, status: int, cpu_seconds: float, peak: int
+    answer: bytes | None, sense: bool, limits: Limits, cause: int, status: int, cpu_seconds: float, peak: int
 ) -> Ended:
     """How a child ended, in words."""
     code = os.waitstatus_to_exitcode(status)
     if answer is not None:
         return Ended(answer, "", "", cpu_seconds, peak)
-    if late or cpu_seconds >= int(limits.seconds) + 1:
+    if cause == LATE or cpu_seconds >= int(limits.seconds) + 1:
         how, detail = "timeout", f"took more than {limits.seconds:g} s"
-    elif not sense or code == 0:
+    elif not sense or cause == UNWANTED or code == 0:
         how, detail = "answer", f"gave no answer, or none of at most {ANSWER_BYTES:,} bytes"
     elif code == OUT_OF_MEMORY:
         how, detail = "memory", f"needs more than {limits.memory_bytes:,} bytes of memory"

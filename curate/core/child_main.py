@@ -23,9 +23,11 @@ import time
 import traceback
 from typing import Any
 
-from curate.core.child import ANSWER, ENDED, FRAME, OUT_OF_MEMORY, RANGE, READ, READ_BYTES
+from curate.core.child import ANSWER, ENDED, FRAME, ITSELF, LATE, OUT_OF_MEMORY, RANGE, READ, READ_BYTES, UNWANTED
 
 WATCH_SECONDS = 1.0
+LEAVE_SECONDS = 0.2
+"""How long a child may stay after its answer."""
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
 CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
 LANDLOCK_CREATE_RULESET, LANDLOCK_RESTRICT_SELF = 444, 446
@@ -99,19 +101,26 @@ def _watch(order: dict[str, Any], data: socket.socket, status: socket.socket, wa
     data.close()
     poll = select.poll()
     poll.register(wake, select.POLLIN)
-    poll.register(status, select.POLLIN)  # its end: the caller has its answer, or is gone
-    late, watched = False, True
-    while watched and os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        late = time.monotonic() >= until
-        watched = not late and os.getppid() == warm
-        events = poll.poll(max(0.0, until - time.monotonic()) * 1000 + 1) if watched else []
-        watched = watched and status.fileno() not in dict(events)
+    poll.register(status, select.POLLIN)
+    cause = ITSELF
+    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        left = until - time.monotonic()
+        if left <= 0 or os.getppid() != warm:
+            cause = cause or LATE
+            break
+        if status.fileno() in dict(poll.poll(left * 1000 + 1)):  # the caller has the answer, wants none, or is gone
+            poll.unregister(status)
+            cause, until = UNWANTED, min(until, time.monotonic() + LEAVE_SECONDS)
         with contextlib.suppress(BlockingIOError):
             wake.recv(4096)
+    else:
+        cause = ITSELF
+    orphaned = os.getppid() != warm
     os.kill(child, signal.SIGKILL)
     _, code, used = os.wait4(child, 0)
     _end_rest()
-    status.send(ENDED.pack(late, code, used.ru_utime + used.ru_stime, used.ru_maxrss << 10))
+    if not orphaned:  # otherwise it did nothing wrong
+        status.send(ENDED.pack(cause, code, used.ru_utime + used.ru_stime, used.ru_maxrss << 10))
 
 
 def _end_rest() -> None:
