@@ -23,6 +23,7 @@ REASONS = images.REASONS | {
     "decoder_timeout": "decoding took too long",
 }
 
+DECODED = f"{__name__}:decoded"
 _warm = Warm(f"{__name__}:ready")
 
 
@@ -45,7 +46,7 @@ def probe(source: bytes | Reader, deadline_seconds: float = SECONDS) -> Probe | 
 def _call(side: int, source: bytes | Reader, seconds: float) -> bytes | Reject:
     data, reader = (source, None) if isinstance(source, bytes) else (b"", source)
     payload = json.dumps({"side": side}).encode() + b"\n" + data
-    ended = _warm.call(f"{__name__}:decoded", payload, Limits(seconds, MEMORY_BYTES), reader)
+    ended = _warm.call(DECODED, payload, Limits(seconds, MEMORY_BYTES), reader)
     if ended.answer is None:
         return Undecodable("decoder_timeout" if ended.how == "timeout" else "decoder_died", ended.detail)
     kind, _, said = ended.answer.partition(b"\n")
