@@ -39,6 +39,6 @@ def _bombs() -> Iterator[bytes]:
     yield from (make_images.text_bomb(kind) for kind in (b"zTXt", b"iCCP"))
     yield make_images.webp_header(16_000, 16_000)
     # as many pixels as are allowed, from few bytes
-    yield make_images.png(9_900, 9_900, 8, 2, bytes(9_900 * (9_900 * 3 + 1)))
+    yield make_images.png(9_900, 9_900, 1, 0, bytes(9_900 * (9_900 // 8 + 2)))
     yield b"BM" + struct.pack("<IHHIIiiHHIIiiII", 54, 0, 0, 54, 40, 9_900, 9_900, 1, 24, 0, 0, 1, 1, 0, 0)
     yield b"GIF89a" + struct.pack("<HH", 65_535, 65_535) + b"\x80\0\0" + bytes(6) + b",\0\0\0\0\xff\xff\xff\xff\0\x02"

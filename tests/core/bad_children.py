@@ -16,6 +16,7 @@ from typing import NoReturn
 from curate.core import child_main
 from curate.core.child import ANSWER, ANSWER_BYTES, FRAME, RANGE, READ, Reader
 
+PR_GET_DUMPABLE = 3
 DATA = 3
 """The child's descriptor of the connection to its parent."""
 
@@ -32,6 +33,7 @@ def part(payload: bytes, source: Reader) -> bytes:
 def told(_: bytes, __: Reader) -> bytes:
     """What it can reach."""
     found: dict[str, object] = {"isolated": sorted(child_main.isolated), "variables": dict(os.environ)}
+    found["dumpable"] = child_main.LIBC.prctl(PR_GET_DUMPABLE, 0, 0, 0, 0)
     found["open"] = sorted(int(name) for name in range(256) if _is_open(name))
     return json.dumps(found).encode()
 
@@ -50,13 +52,6 @@ def reaches(payload: bytes, _: Reader) -> bytes:
         except OSError:
             pass
     return json.dumps({"reached": found, "isolated": sorted(child_main.isolated)}).encode()
-
-
-def memory_of_parent(payload: bytes, _: Reader) -> bytes:
-    try:
-        return Path(f"/proc/{int(payload)}/environ").read_bytes()[:1]
-    except OSError:
-        return b"none"
 
 
 def sleep(_: bytes, __: Reader) -> NoReturn:

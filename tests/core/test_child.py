@@ -162,6 +162,7 @@ def test_a_child_has_no_secret_and_no_descriptor_of_its_parent(alone: Warm) -> N
     assert answer
     found = json.loads(answer)
     assert "AWS_SECRET_ACCESS_KEY" not in found["variables"]
+    assert found["dumpable"] == 0  # no process of this user reads its memory or variables
     assert found["open"] in ([0, 1, 2, 3], [0, 1, 2, 3, 4])  # 4: the rules of Landlock
 
 
