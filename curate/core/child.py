@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -99,16 +100,19 @@ def kill(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def limit(**most: int) -> None:
+    """Set limits of this process for good, by the ends of their names: CPU, DATA …"""
+    for name, value in most.items():
+        what = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(what)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(what, (value, value))
+
+
 def how_ended(code: int) -> str:
     """In words. code: as subprocess has it, -N for signal N."""
-    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with status {code}"
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no names
-        return f"signal {number}"
+    names = {one.value: one.name for one in signal.Signals}  # real-time signals have none
+    return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with status {code}"
 
 
 class Warm:
@@ -154,27 +158,17 @@ class Warm:
     def _attempt(self, message: bytes, payload: bytes, limits: Limits, reader: Reader | None) -> Ended | None:
         """None if the child was never started."""
         until = time.monotonic() + limits.seconds + START_SECONDS
-        answer, sense, started, control = None, True, False, None
+        started = False
         with contextlib.ExitStack() as stack:
-            data, its_data = _pair(stack, socket.SOCK_STREAM)
-            status, its_status = _pair(stack, socket.SOCK_SEQPACKET)
-            try:
-                with self._lock:
-                    control = self._connect()
-                    with contextlib.suppress(OSError):  # it has just died: the call is not started
-                        socket.send_fds(control, [message], [its_data.fileno(), its_status.fileno()])
-                its_data.close()
-                its_status.close()
-                for part in _frames(data, payload, until):
-                    if isinstance(part, bytes):
-                        answer = part
-                        break
-                    if reader is None or sum(part) > reader.size:
-                        raise _NonsenseError
-                    chunk = reader.read_at(*part)
-                    _send(data, len(chunk).to_bytes(8) + chunk, until)
-            except _NonsenseError:
-                sense = False
+            data, its_data = map(stack.enter_context, socket.socketpair())
+            status, its_status = map(stack.enter_context, socket.socketpair(type=socket.SOCK_SEQPACKET))
+            with self._lock:
+                control = self._connect()
+                with contextlib.suppress(OSError):  # it has just died: the call is not started
+                    socket.send_fds(control, [message], [its_data.fileno(), its_status.fileno()])
+            its_data.close()
+            its_status.close()
+            answer = _served(data, payload, reader, until)
             data.close()
             try:
                 with contextlib.suppress(OSError):
@@ -187,7 +181,7 @@ class Warm:
                         self._end()
                 end = b""
         if len(end) == ENDED.size:
-            return _told(answer, sense, limits, *ENDED.unpack(end))
+            return _told(answer, limits, *ENDED.unpack(end))
         return Ended(None, "lost", "the process that watched it died") if started else None
 
     def _connect(self) -> socket.socket:
@@ -220,35 +214,29 @@ class Warm:
             self.process = None
 
 
-class _NonsenseError(Exception):
-    """A child sent what no child of ours sends."""
-
-
-def _pair(stack: contextlib.ExitStack, kind: int) -> tuple[socket.socket, socket.socket]:
-    one, other = socket.socketpair(socket.AF_UNIX, kind)
-    return stack.enter_context(one), stack.enter_context(other)
-
-
-def _frames(data: socket.socket, payload: bytes, until: float) -> Iterator[bytes | tuple[int, int]]:
-    """After sending the payload: ranges of the input that the child reads, then perhaps its answer."""
-    _send(data, len(payload).to_bytes(8) + payload, until)
+def _served(data: socket.socket, payload: bytes, reader: Reader | None, until: float) -> bytes | None:
+    """Send the payload and what the child reads of the input. Its answer; None if it gives none that makes sense."""
+    _send(data, payload, until)
     while len(header := _receive_all(data, FRAME.size, until)) == FRAME.size:
         kind, size = FRAME.unpack(header)
-        if kind == ANSWER and size <= ANSWER_BYTES:
-            answer = _receive_all(data, size, until)
-            if len(answer) == size:
-                yield answer
-            return
-        body = _receive_all(data, size, until) if kind == READ and size == RANGE.size else b""
-        if len(body) != RANGE.size or RANGE.unpack(body)[1] > READ_BYTES:
-            raise _NonsenseError
-        yield RANGE.unpack(body)
+        if size > (ANSWER_BYTES if kind == ANSWER else RANGE.size):
+            return None
+        body = _receive_all(data, size, until)
+        if kind == ANSWER:
+            return body if len(body) == size else None
+        if kind != READ or len(body) != RANGE.size or reader is None:
+            return None
+        offset, wanted = RANGE.unpack(body)
+        if wanted > READ_BYTES or offset + wanted > reader.size:
+            return None
+        _send(data, reader.read_at(offset, wanted), until)
+    return None
 
 
 def _send(connection: socket.socket, data: bytes, until: float) -> None:
+    connection.settimeout(max(0.01, until - time.monotonic()))
     with contextlib.suppress(OSError):  # how it ended follows
-        connection.settimeout(max(0.01, until - time.monotonic()))
-        connection.sendall(data)
+        connection.sendall(len(data).to_bytes(8) + data)
 
 
 def _receive(connection: socket.socket, size: int, until: float) -> bytes:
@@ -269,16 +257,14 @@ def _receive_all(connection: socket.socket, size: int, until: float) -> bytes:
     return bytes(data)
 
 
-def _told(
-    answer: bytes | None, sense: bool, limits: Limits, cause: int, status: int, cpu_seconds: float, peak: int
-) -> Ended:
+def _told(answer: bytes | None, limits: Limits, cause: int, status: int, cpu_seconds: float, peak: int) -> Ended:
     """How a child ended, in words."""
     code = os.waitstatus_to_exitcode(status)
     if answer is not None:
         return Ended(answer, "", "", cpu_seconds, peak)
     if cause == LATE or cpu_seconds >= int(limits.seconds) + 1:
         how, detail = "timeout", f"took more than {limits.seconds:g} s"
-    elif not sense or cause == UNWANTED or code == 0:
+    elif cause == UNWANTED or code == 0:
         how, detail = "answer", f"gave no answer, or none of at most {ANSWER_BYTES:,} bytes"
     elif code == OUT_OF_MEMORY:
         how, detail = "memory", f"needs more than {limits.memory_bytes:,} bytes of memory"

@@ -13,19 +13,32 @@ import gc
 import importlib
 import json
 import os
-import resource
 import select
 import signal
 import socket
 import struct
-import sys
 import time
 import traceback
 from typing import Any
 
-from curate.core.child import ANSWER, ENDED, FRAME, ITSELF, LATE, OUT_OF_MEMORY, RANGE, READ, READ_BYTES, UNWANTED
+import psutil
 
-WATCH_SECONDS = 1.0
+from curate.core.child import (
+    ANSWER,
+    ENDED,
+    FRAME,
+    ITSELF,
+    LATE,
+    OUT_OF_MEMORY,
+    RANGE,
+    READ,
+    READ_BYTES,
+    UNWANTED,
+    limit,
+)
+
+WATCH_SECONDS = 0.5
+"""How often a process looks whether its parent is there."""
 LEAVE_SECONDS = 0.2
 """How long a child may stay after its answer."""
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 36, 38
@@ -44,9 +57,9 @@ def main(arguments: list[str]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the caller, which closes the connection
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-    if alone and _unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC):
+    if alone and LIBC.unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWIPC) == 0:
         isolated.add("network")
-    _prctl(PR_SET_DUMPABLE, 0)  # other processes of this user cannot read its memory and variables
+    LIBC.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # other processes of this user cannot read its memory and variables
     for module in arguments[2:]:
         _function(module)()
     gc.collect()
@@ -83,38 +96,27 @@ def _take(control: socket.socket, alone: bool) -> bool:
 
 
 def _watch(order: dict[str, Any], data: socket.socket, status: socket.socket, warm: int, alone: bool) -> None:
-    wake, waker = socket.socketpair()
-    for one in (wake, waker):
-        one.setblocking(False)
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
     if alone:
-        _unshare(CLONE_NEWPID)  # whatever the child starts dies with it
-    _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)  # what the child leaves behind becomes ours
+        LIBC.unshare(CLONE_NEWPID)  # whatever the child starts dies with it
+    LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the child leaves behind becomes ours
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status.send(b"s")
     until = time.monotonic() + order["limits"]["seconds"]
     child = os.fork()
     if child == 0:
         _work(order, data, alone, os.getppid())
     data.close()
-    poll = select.poll()
-    poll.register(wake, select.POLLIN)
+    ended, poll, cause = os.pidfd_open(child), select.poll(), LATE
+    poll.register(ended, select.POLLIN)
     poll.register(status, select.POLLIN)
-    cause = ITSELF
-    while os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        left = until - time.monotonic()
-        if left <= 0 or os.getppid() != warm:
-            cause = cause or LATE
+    while (left := until - time.monotonic()) > 0 and os.getppid() == warm:
+        ready = dict(poll.poll(min(left, WATCH_SECONDS) * 1000 + 1))
+        if ended in ready:
+            cause = ITSELF
             break
-        if status.fileno() in dict(poll.poll(left * 1000 + 1)):  # the caller has the answer, wants none, or is gone
+        if ready:  # the caller has the answer, wants none, or is gone
             poll.unregister(status)
             cause, until = UNWANTED, min(until, time.monotonic() + LEAVE_SECONDS)
-        with contextlib.suppress(BlockingIOError):
-            wake.recv(4096)
-    else:
-        cause = ITSELF
     orphaned = os.getppid() != warm
     os.kill(child, signal.SIGKILL)
     _, code, used = os.wait4(child, 0)
@@ -128,8 +130,6 @@ def _end_rest() -> None:
     with contextlib.suppress(ChildProcessError):
         while True:
             if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                import psutil
-
                 for process in psutil.Process().children(recursive=True):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         process.kill()
@@ -143,15 +143,10 @@ def _work(order: dict[str, Any], data: socket.socket, alone: bool, parent: int) 
     """Never returns."""
     status = 1
     try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
-        connection = _only(data, alone)
-        _confine(parent, **order["limits"])
+        connection = _confine(data, alone, parent, **order["limits"])
         if alone and _enclose():
             isolated.add("files")
-        payload = _receive(connection, int.from_bytes(_receive(connection, 8)))
-        answer = _function(order["function"])(payload, Input(connection, order["input_bytes"]))
+        answer = _function(order["function"])(_message(connection), Input(connection, order["input_bytes"]))
         connection.sendall(FRAME.pack(ANSWER, len(answer)) + answer)
         status = 0
     except MemoryError:
@@ -174,46 +169,34 @@ class Input:
         while offset < end:
             body = RANGE.pack(offset, min(end - offset, READ_BYTES))
             self._connection.sendall(FRAME.pack(READ, len(body)) + body)
-            parts.append(_receive(self._connection, int.from_bytes(_receive(self._connection, 8))))
-            offset += len(parts[-1])
+            parts.append(_message(self._connection))
             if not parts[-1]:
                 break
+            offset += len(parts[-1])
         return b"".join(parts)
 
 
-def _only(data: socket.socket, alone: bool) -> socket.socket:
-    """Close all descriptors but the standard ones and the data's."""
-    if alone:  # decoders print what they like
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    os.dup2(data.detach(), 3)
-    os.closerange(4, 1 << 20)
-    return socket.socket(fileno=3)
-
-
-def _confine(parent: int, seconds: float, memory_bytes: int, file_bytes: int, open_files: int) -> None:
+def _confine(
+    data: socket.socket, alone: bool, parent: int, seconds: float, memory_bytes: int, file_bytes: int, open_files: int
+) -> socket.socket:
+    """The data's socket, beside which only the standard descriptors stay open."""
     os.setsid()
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if os.getppid() not in (parent, 0):  # 0 in a PID namespace
         os._exit(1)
+    if alone:  # decoders print what they like
+        os.dup2(0, 2)
+    os.dup2(data.detach(), 3)
+    os.closerange(4, 1 << 20)
     limit(CPU=int(seconds) + 1, CORE=0, FSIZE=file_bytes, NOFILE=open_files)
     limit(DATA=memory_bytes)  # of address space, libraries reserve far more than they use
-
-
-def limit(**most: int) -> None:
-    """Set limits of this process for good, by the ends of their names: CPU, DATA …"""
-    for name, value in most.items():
-        what = getattr(resource, f"RLIMIT_{name}")
-        hard = resource.getrlimit(what)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (value, value))
+    return socket.socket(fileno=3)
 
 
 def _enclose() -> bool:
     """Give up all capabilities, and the right to open files and connections and to signal other processes; False if the
     kernel knows no Landlock."""
-    if sys.platform != "linux":
-        return False
     LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
     version = LIBC.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1)
     if version < 1:
@@ -234,20 +217,14 @@ def _function(place: str) -> Any:
     return getattr(found, name) if name else lambda: None
 
 
+def _message(connection: socket.socket) -> bytes:
+    return _receive(connection, int.from_bytes(_receive(connection, 8)))
+
+
 def _receive(connection: socket.socket, size: int) -> bytes:
     data = bytearray()
-    while len(data) < size:
-        part = connection.recv(min(size - len(data), 1 << 20))
-        if not part:
-            raise EOFError("the caller is gone")
+    while len(data) < size and (part := connection.recv(min(size - len(data), 1 << 20))):
         data += part
+    if len(data) < size:
+        raise EOFError("the caller is gone")
     return bytes(data)
-
-
-def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        LIBC.prctl(option, value, 0, 0, 0)
-
-
-def _unshare(flags: int) -> bool:
-    return sys.platform == "linux" and LIBC.unshare(flags) == 0

@@ -83,7 +83,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # images decide how many there are, and Python keeps each in memory
     logging.disable()
     sys.meta_path.append(Ours)
-    from curate.core.child_main import limit
+    from curate.core.child import limit
 
     limit(AS=hello["memory_bytes"], CORE=0)
     sys.modules["wandb"] = ModuleType("wandb")  # img2dataset imports it; it leaves folders in the temporary folder
