@@ -1,4 +1,4 @@
-"""Child processes with limits: how they are launched and killed, and how they ended, in words.
+"""Child processes with limits: how they are launched and killed, and why they ended.
 
 `Warm` is a process that has imported some modules once. It forks a limited child for each call of a function, which
 takes milliseconds, and reports how the child ended: see `curate/core/child_main.py`. The functions may work on
@@ -59,12 +59,12 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one call."""
+    """What a call may use."""
 
     seconds: float
     memory_bytes: int
     file_bytes: int = 0
-    """Of each file that it writes."""
+    """The largest file that it may write."""
     open_files: int = 64
 
 
@@ -88,7 +88,7 @@ def environment(kept: str, **extra: str) -> dict[str, str]:
 def launch(
     command: Sequence[str | Path], variables: Mapping[str, str], files: Collection[int], **streams: Any
 ) -> subprocess.Popen[bytes]:
-    """A process in a session of its own, with these variables and descriptors only."""
+    """A process in a separate session, with these variables and descriptors only."""
     return subprocess.Popen(command, env=variables, cwd="/", start_new_session=True, pass_fds=files, **streams)
 
 
@@ -101,7 +101,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def limit(**most: int) -> None:
-    """Set limits of this process for good, by the ends of their names: CPU, DATA …"""
+    """Set limits of this process, which it cannot raise again, by the ends of their names: CPU, DATA …"""
     for name, value in most.items():
         what = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(what)[1]
@@ -110,7 +110,7 @@ def limit(**most: int) -> None:
 
 
 def how_ended(code: int) -> str:
-    """In words. code: as subprocess has it, -N for signal N."""
+    """For a message. code: the status, or -N for signal N, as in `Popen.returncode`."""
     names = {one.value: one.name for one in signal.Signals}  # real-time signals have none
     return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with status {code}"
 
@@ -258,7 +258,7 @@ def _receive_all(connection: socket.socket, size: int, until: float) -> bytes:
 
 
 def _told(answer: bytes | None, limits: Limits, cause: int, status: int, cpu_seconds: float, peak: int) -> Ended:
-    """How a child ended, in words."""
+    """How a child ended, with the reason if it gave no answer."""
     code = os.waitstatus_to_exitcode(status)
     if answer is not None:
         return Ended(answer, "", "", cpu_seconds, peak)

@@ -97,7 +97,7 @@ def _take(control: socket.socket, alone: bool) -> bool:
 
 def _watch(order: dict[str, Any], data: socket.socket, status: socket.socket, warm: int, alone: bool) -> None:
     if alone:
-        LIBC.unshare(CLONE_NEWPID)  # whatever the child starts dies with it
+        LIBC.unshare(CLONE_NEWPID)  # all that the child starts dies with it
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the child leaves behind becomes ours
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     status.send(b"s")
@@ -114,7 +114,7 @@ def _watch(order: dict[str, Any], data: socket.socket, status: socket.socket, wa
         if ended in ready:
             cause = ITSELF
             break
-        if ready:  # the caller has the answer, wants none, or is gone
+        if ready:  # the caller has the answer, rejected it, or is gone
             poll.unregister(status)
             cause, until = UNWANTED, min(until, time.monotonic() + LEAVE_SECONDS)
     orphaned = os.getppid() != warm
@@ -211,7 +211,7 @@ def _enclose() -> bool:
 
 
 def _function(place: str) -> Any:
-    """`module:function`; of a module, what does nothing."""
+    """`module:function`; a module alone is imported, and the function does nothing."""
     module, _, name = place.partition(":")
     found = importlib.import_module(module)
     return getattr(found, name) if name else lambda: None

@@ -54,6 +54,11 @@ def reaches(payload: bytes, _: Reader) -> bytes:
     return json.dumps({"reached": found, "isolated": sorted(child_main.isolated)}).encode()
 
 
+def slow(payload: bytes, _: Reader) -> bytes:
+    time.sleep(1.5)
+    return payload
+
+
 def sleep(_: bytes, __: Reader) -> NoReturn:
     while True:
         time.sleep(1)
@@ -88,7 +93,7 @@ def raises(_: bytes, __: Reader) -> NoReturn:
     raise RuntimeError
 
 
-def kill_watcher(_: bytes, __: Reader) -> NoReturn:
+def kill_parent(_: bytes, __: Reader) -> NoReturn:
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
     raise AssertionError
