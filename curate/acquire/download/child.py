@@ -8,7 +8,6 @@ import json
 import math
 import os
 import select
-import signal
 import subprocess
 import tempfile
 import time
@@ -16,6 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from curate.core.child import how_ended, kill, launch
 from curate.core.errors import StorageError
 
 MAIN = Path(__file__).parents[1] / "runner" / "main.py"
@@ -40,16 +40,8 @@ class Child:
         self._log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - `close` closes it
         self.quiet_seconds = math.inf
         """A process that sends nothing or decodes one image for so long hangs."""
-        self._process = subprocess.Popen(
-            [python, "-I", MAIN],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            pass_fds=files,
-            env=variables,
-            cwd="/",
-            start_new_session=True,
-        )
+        pipe = subprocess.PIPE
+        self._process = launch([python, "-I", MAIN], variables, files, stdin=pipe, stdout=pipe, stderr=self._log)
         assert self._process.stdin and self._process.stdout
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
         with contextlib.suppress(OSError):  # a user may have few large pipes
@@ -106,9 +98,7 @@ class Child:
 
     def kill(self) -> None:
         """End it and whatever it started; what it sent can still be read."""
-        if self._process.poll() is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        kill(self._process)
 
     def close(self) -> None:
         self.kill()
@@ -126,8 +116,7 @@ class Child:
 
     def _epitaph(self) -> str:
         """How it ended, with the last line of its log."""
-        code = self._process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        how = how_ended(self._process.wait())
         self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
         lines = self._log.read().decode(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "")

@@ -20,6 +20,7 @@ from typing import IO
 
 import uv
 
+from curate.core.child import environment as variables
 from curate.core.errors import PreflightError
 from curate.core.store.cache import cache_folder
 
@@ -71,10 +72,9 @@ def place() -> Path:
 
 def clean_environment(extra: Mapping[str, str] = {}) -> dict[str, str]:
     """Environment variables of a process in the environment: no PYTHONPATH, no proxy, no credentials."""
-    kept = ("HOME", "LANG", "LC_ALL", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ")
     # albumentations asks a registry for its newest version on import
     fixed = {"NO_ALBUMENTATIONS_UPDATE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return {name: os.environ[name] for name in kept if name in os.environ} | fixed | dict(extra)
+    return variables("HOME|LANG|LC_ALL|PATH|SSL_CERT_DIR|SSL_CERT_FILE|TMPDIR|TZ", **fixed, **extra)
 
 
 def _complete(folder: Path) -> bool:

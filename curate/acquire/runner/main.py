@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import queue
-import resource
 import select
 import signal
 import sys
@@ -81,12 +80,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a drain sends it to all processes of a run
     channel = Channel()
     hello = channel.incoming.get()
-    memory = hello["memory_bytes"]
-    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")  # images decide how many there are, and Python keeps each in memory
     logging.disable()
     sys.meta_path.append(Ours)
+    from curate.core.child import limit
+
+    limit(AS=hello["memory_bytes"], CORE=0)
     sys.modules["wandb"] = ModuleType("wandb")  # img2dataset imports it; it leaves folders in the temporary folder
     try:
         from curate.acquire.runner.work import VERSION, Work

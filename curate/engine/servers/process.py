@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import select
-import signal
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+from curate.core import child
 from curate.core.endpoints import Endpoint, Launch
 from curate.engine.servers.commands import HOST, command, variables
 
@@ -53,15 +53,13 @@ class Process:
             self.port = free.getsockname()[1]
         self._lines: deque[str] = deque(maxlen=LINES)
         keeper = [sys.executable, "-I", str(KEEPER), str(os.getpid()), str(GRACE_SECONDS)]
-        self._keeper = subprocess.Popen(
+        self._keeper = child.launch(
             [*keeper, *command(endpoint, self.port)],
+            variables(launch),
+            (slot.fileno(),),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=variables(launch),
-            cwd="/",
-            start_new_session=True,
-            pass_fds=(slot.fileno(),),
         )
         assert self._keeper.stdin is not None and self._keeper.stdout is not None
         self._in, self._out = self._keeper.stdin, self._keeper.stdout.fileno()
@@ -95,7 +93,7 @@ class Process:
                 self._keeper.wait(END_SECONDS)
         code = self._keeper.poll()
         if code is not None:
-            raise Died(f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}")
+            raise Died(child.how_ended(code))
 
     def end(self) -> None:
         """End it, and wait until it has."""

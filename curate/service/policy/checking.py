@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,6 +40,23 @@ class Order:
     rules: Rules
     limits: Limits
     plan: bool = False
+
+
+def warm() -> None:
+    """Import what orders need, so that forked processes share it."""
+    for op in registry.names():
+        with contextlib.suppress(CurateError):  # a package that is not installed; recipes with it fail
+            registry.resolve(op)
+
+
+def answered(data: bytes, _: object) -> bytes:
+    """An order as the sandbox sends it."""
+    order = json.loads(data)
+    if order["want"] == "ops":
+        return json.dumps(described()).encode()
+    rules, limits = Rules(**order["rules"]), Limits(**order["limits"])
+    done = carried_out(Order(order["text"], tuple(order["sets"]), rules, limits, order["want"] == "plan"))
+    return json.dumps(asdict(done)).encode()
 
 
 def carried_out(order: Order) -> Outcome:

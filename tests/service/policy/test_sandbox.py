@@ -137,10 +137,10 @@ def test_a_long_text_never_reaches_the_process(limited: Sandbox) -> None:
 
 
 def test_it_survives_the_death_of_its_warm_process_and_ends_it_on_close(limited: Sandbox) -> None:
-    assert limited._process is not None
-    limited._process.kill()
+    assert limited._warm.process is not None
+    limited._warm.process.kill()
     assert limited.check(HONEST, (), RULES).mistakes == []
-    process = limited._process
+    process = limited._warm.process
     limited.close()
     assert process.poll() is not None
     with pytest.raises(UnavailableProblem):

@@ -1,0 +1,275 @@
+"""Child processes with limits: how they are launched and killed, and why they ended.
+
+`Warm` is a process that has imported some modules once. It forks a limited child for each call of a function, which
+takes milliseconds, and reports how the child ended: see `curate/core/child_main.py`. The functions may work on
+untrusted input, so nothing that a child does or sends raises an error here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from curate.core.errors import PreflightError
+
+START_SECONDS = 60.0
+"""How long a warm process may take until it answers, beyond a call's own time."""
+ANSWER_BYTES = 16 << 20
+READ_BYTES = 16 << 20
+"""The most that a child reads of its input at a time."""
+FRAME = struct.Struct("!cQ")
+"""Before what a child sends: its kind and its bytes."""
+READ, ANSWER = b"R", b"A"
+RANGE = struct.Struct("!QQ")
+"""Offset and size of what a child reads."""
+ENDED = struct.Struct("!BidQ")
+"""How a child ended: by whom, exit status (of os.wait4), CPU seconds, most bytes of memory."""
+ITSELF, LATE, UNWANTED = range(3)
+"""By whom: killed at its deadline, or because the caller listened no more."""
+OUT_OF_MEMORY = 77
+"""Exit status of a child that got no more memory."""
+KEPT = r"PATH|HOME|LANG|LC_\w+|TZ|TMPDIR|USER|LOGNAME|PYTHONPATH|VIRTUAL_ENV|LD_LIBRARY_PATH"
+"""Variables that a warm process gets."""
+ONE_THREAD = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
+"""A forked process has only the thread that forked it, so libraries must not start theirs when they are imported."""
+
+
+class Reader(Protocol):
+    """An input that a child reads through its parent, so that it needs neither the file nor the network."""
+
+    @property
+    def size(self) -> int: ...
+
+    def read_at(self, offset: int, size: int, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a call may use."""
+
+    seconds: float
+    memory_bytes: int
+    file_bytes: int = 0
+    """The largest file that it may write."""
+    open_files: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    answer: bytes | None
+    how: str = ""
+    """Why there is no answer: timeout, memory, signal, status, answer (it makes no sense) or lost (twice, its process
+    and the one that watched it vanished)."""
+    detail: str = ""
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+    """Including memory that it shares with the warm process."""
+
+
+def environment(kept: str, **extra: str) -> dict[str, str]:
+    """Variables of this process whose names match the pattern `kept`, and others."""
+    return {name: value for name, value in os.environ.items() if re.fullmatch(kept, name)} | extra
+
+
+def launch(
+    command: Sequence[str | Path], variables: Mapping[str, str], files: Collection[int], **streams: Any
+) -> subprocess.Popen[bytes]:
+    """A process in a separate session, with these variables and descriptors only."""
+    return subprocess.Popen(command, env=variables, cwd="/", start_new_session=True, pass_fds=files, **streams)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """End a launched process and its group."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def limit(**most: int) -> None:
+    """Set limits of this process, which it cannot raise again, by the ends of their names: CPU, DATA …"""
+    for name, value in most.items():
+        what = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(what)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(what, (value, value))
+
+
+def how_ended(code: int) -> str:
+    """For a message. code: the status, or -N for signal N, as in `Popen.returncode`."""
+    names = {one.value: one.name for one in signal.Signals}  # real-time signals have none
+    return f"was killed by {names.get(-code, f'signal {-code}')}" if code < 0 else f"ended with status {code}"
+
+
+class Warm:
+    """Thread-safe. Starts its process at the first call, or by `start`; replaces one that died."""
+
+    def __init__(self, *modules: str, alone: bool = True, kept: str = KEPT) -> None:
+        """modules: what the process imports; `module:function` is called too. alone: children have no network and open
+        no file, where the kernel allows that. kept: a pattern of variables' names."""
+        self._modules, self._alone, self._kept = modules, alone, kept
+        self._lock = threading.Lock()
+        self._control: socket.socket | None = None
+        self._closed = False
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the process, which is ready some time later. Does nothing if it runs."""
+        with self._lock:
+            self._connect()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def call(self, function: str, payload: bytes, limits: Limits, reader: Reader | None = None) -> Ended:
+        """Call `module:function` in a child with the payload and the reader's counterpart; it returns bytes.
+
+        If the child is lost because processes that it does not own died, another warm process tries once more, with
+        this call alone. Raises PreflightError if no process starts, and what the reader raises."""
+        order = {"function": function, "input_bytes": reader.size if reader else 0, "limits": asdict(limits)}
+        message = json.dumps(order).encode()
+        ended = self._attempt(message, payload, limits, reader)
+        if ended is None or ended.how == "lost":
+            with contextlib.closing(Warm(*self._modules, alone=self._alone, kept=self._kept)) as other:
+                ended = other._attempt(message, payload, limits, reader)
+        if ended is None:
+            raise PreflightError(
+                f"no child process starts for {function}; expected one that imports {', '.join(self._modules)}; "
+                "its traceback is in the log"
+            )
+        return ended
+
+    def _attempt(self, message: bytes, payload: bytes, limits: Limits, reader: Reader | None) -> Ended | None:
+        """None if the child was never started."""
+        until = time.monotonic() + limits.seconds + START_SECONDS
+        started = False
+        with contextlib.ExitStack() as stack:
+            data, its_data = map(stack.enter_context, socket.socketpair())
+            status, its_status = map(stack.enter_context, socket.socketpair(type=socket.SOCK_SEQPACKET))
+            with self._lock:
+                control = self._connect()
+                with contextlib.suppress(OSError):  # it has just died: the call is not started
+                    socket.send_fds(control, [message], [its_data.fileno(), its_status.fileno()])
+            its_data.close()
+            its_status.close()
+            answer = _served(data, payload, reader, until)
+            data.close()
+            try:
+                with contextlib.suppress(OSError):
+                    status.shutdown(socket.SHUT_WR)  # a child that is still there is killed
+                started = bool(_receive(status, 1, until))
+                end = _receive(status, ENDED.size, until)
+            except TimeoutError:
+                with self._lock:
+                    if self._control is control:  # otherwise another call has replaced it
+                        self._end()
+                end = b""
+        if len(end) == ENDED.size:
+            return _told(answer, limits, *ENDED.unpack(end))
+        return Ended(None, "lost", "the process that watched it died") if started else None
+
+    def _connect(self) -> socket.socket:
+        """The connection to the process, which is started if it does not run. The caller holds the lock."""
+        if self._closed:
+            raise PreflightError("the child processes were closed; expected no more calls")
+        if self._control is not None and self.process is not None and self.process.poll() is None:
+            return self._control
+        self._end()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.settimeout(START_SECONDS)
+        with theirs:
+            start = "import sys; from curate.core.child_main import main; main(sys.argv[1:])"
+            command = [sys.executable, "-P", "-c", start, str(theirs.fileno()), str(int(self._alone)), *self._modules]
+            variables = environment(self._kept, PYTHONDONTWRITEBYTECODE="1", **ONE_THREAD)
+            null = subprocess.DEVNULL
+            self.process = launch(command, variables, [theirs.fileno()], stdin=null, stdout=null)
+        self._control = ours
+        return ours
+
+    def _end(self) -> None:
+        """End the process; its children end with it. The caller holds the lock."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(0.5)
+            kill(self.process)
+            self.process = None
+
+
+def _served(data: socket.socket, payload: bytes, reader: Reader | None, until: float) -> bytes | None:
+    """Send the payload and what the child reads of the input. Its answer; None if it gives none that makes sense."""
+    _send(data, payload, until)
+    while len(header := _receive_all(data, FRAME.size, until)) == FRAME.size:
+        kind, size = FRAME.unpack(header)
+        if size > (ANSWER_BYTES if kind == ANSWER else RANGE.size):
+            return None
+        body = _receive_all(data, size, until)
+        if kind == ANSWER:
+            return body if len(body) == size else None
+        if kind != READ or len(body) != RANGE.size or reader is None:
+            return None
+        offset, wanted = RANGE.unpack(body)
+        if wanted > READ_BYTES or offset + wanted > reader.size:
+            return None
+        _send(data, reader.read_at(offset, wanted), until)
+    return None
+
+
+def _send(connection: socket.socket, data: bytes, until: float) -> None:
+    connection.settimeout(max(0.01, until - time.monotonic()))
+    with contextlib.suppress(OSError):  # how it ended follows
+        connection.sendall(len(data).to_bytes(8) + data)
+
+
+def _receive(connection: socket.socket, size: int, until: float) -> bytes:
+    """Raises TimeoutError."""
+    connection.settimeout(max(0.01, until - time.monotonic()))
+    try:
+        return connection.recv(size)
+    except ConnectionError:
+        return b""
+
+
+def _receive_all(connection: socket.socket, size: int, until: float) -> bytes:
+    """Fewer bytes at the end of the connection, or if it is too late."""
+    data = bytearray()
+    with contextlib.suppress(TimeoutError):
+        while len(data) < size and (part := _receive(connection, min(size - len(data), 1 << 20), until)):
+            data += part
+    return bytes(data)
+
+
+def _told(answer: bytes | None, limits: Limits, cause: int, status: int, cpu_seconds: float, peak: int) -> Ended:
+    """How a child ended, with the reason if it gave no answer."""
+    code = os.waitstatus_to_exitcode(status)
+    if answer is not None:
+        return Ended(answer, "", "", cpu_seconds, peak)
+    if cause == LATE or cpu_seconds >= int(limits.seconds) + 1:
+        how, detail = "timeout", f"took more than {limits.seconds:g} s"
+    elif cause == UNWANTED or code == 0:
+        how, detail = "answer", f"gave no answer, or none of at most {ANSWER_BYTES:,} bytes"
+    elif code == OUT_OF_MEMORY:
+        how, detail = "memory", f"needs more than {limits.memory_bytes:,} bytes of memory"
+    elif code == -signal.SIGKILL:
+        how, detail = "memory", "was killed by SIGKILL, as the kernel does when memory is short"
+    else:
+        how, detail = ("signal" if code < 0 else "status"), how_ended(code)
+    return Ended(None, how, detail, cpu_seconds, peak)
