@@ -1,4 +1,4 @@
-"""Encoded images -> small WebP data URIs, or the reason why there is none. Threads decode, in bounded memory."""
+"""Encoded images -> small WebP images, or the reason why there is none. Threads decode, in bounded memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from PIL import Image
 from curate.codec.images import decode
 from curate.core.errors import Undecodable
 from curate.core.view import View
-from curate.html.page import data_uri
 
 CHUNK = 128
 """Images whose encoded bytes are in memory at a time."""
@@ -25,9 +24,9 @@ MAX_RATIO = 4
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """`uri`, or why there is none: `reason` in a word or two, `detail` in one line."""
+    """WebP, or why there is none: `reason` in a word or two, `detail` in one line."""
 
-    uri: str = ""
+    data: bytes = b""
     width: int = 0
     height: int = 0
     reason: str = ""
@@ -51,7 +50,7 @@ def thumbnail(data: bytes, pixels: int) -> Thumbnail:
     small = image.resize(size, Image.Resampling.LANCZOS, box=box, reducing_gap=2.0)
     sink = io.BytesIO()
     small.save(sink, "WEBP", quality=QUALITY, method=4)
-    return Thumbnail(data_uri(sink.getvalue(), "image/webp"), *size)
+    return Thumbnail(sink.getvalue(), *size)
 
 
 def _separated(text: str) -> str:
