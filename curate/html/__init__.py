@@ -1,6 +1,6 @@
 """Kit for HTML pages: design tokens, styles, macros, charts as SVG, and numbers as people read them.
 
-Reports are one file with everything inlined; the service sends the same styles as a file of its own.
+Reports are one file with everything inlined; the service sends the same styles as a separate file.
 
 numbers     numbers, shares, bytes and durations as text
 charts      geometry of the charts
