@@ -1,7 +1,8 @@
-"""Renders a page into one HTML file that loads nothing from other files or the network.
+"""Templates and styles of all pages; renders a page into one HTML file that loads nothing from elsewhere.
 
 A page is a folder of templates: NAME.html, which extends the kit's base.html, with NAME.css and NAME.js if it needs
-them. Pages of a folder may share further styles. Its macros come from its own templates and from the kit's kit.html.
+them. Pages of a folder may share further styles. Its macros come from its own templates and from the kit's kit.html,
+whose style is kit.css. base.html, base.css and base.js are the frame of pages in one file; the service has its own.
 """
 
 from __future__ import annotations
@@ -29,31 +30,43 @@ def render(folder: Path, name: str, *, styles: Sequence[str] = (), **values: Any
     Every value is escaped; only the styles and scripts of the templates are inserted as they are. The page's content
     security policy forbids the network and any other script.
     """
-    style, script = _files(folder, (*styles, name), ".css"), _files(folder, (name,), ".js")
+    places = [KIT / "base.css", *(folder / f"{one}.css" for one in (*styles, name))]
+    style, script = with_kit(*places), joined(KIT / "base.js", folder / f"{name}.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    text = _template(folder, name).render({"terms": {}} | values, style=style, script=script, policy=policy)
+    text = _template(folder, name).render(
+        {"terms": {}} | values, style=Markup(style), script=Markup(script), policy=policy
+    )  # fmt: skip
     return text.encode("utf-8", "replace")
 
 
 @lru_cache
 def _template(folder: Path, name: str) -> jinja2.Template:
     """Compiled once per process: compiling takes longer than rendering."""
-    environment = jinja2.Environment(
+    return environment(folder).get_template(f"{name}.html")
+
+
+def environment(folder: Path) -> jinja2.Environment:
+    """Templates of `folder`, which come before those of the kit."""
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, KIT]), autoescape=True, undefined=jinja2.StrictUndefined,
-        finalize=printable, trim_blocks=True, lstrip_blocks=True,
+        finalize=printable, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
     )  # fmt: skip
-    environment.filters |= {
+    made.filters |= {
         "number": numbers.number, "percent": numbers.percent, "score": numbers.score, "size": numbers.size,
         "duration": numbers.duration, "sentence": sentence, "data_uri": data_uri,
     }  # fmt: skip
-    return environment.get_template(f"{name}.html")
+    return made
 
 
-def _files(folder: Path, names: Sequence[str], suffix: str) -> Markup:
-    """The kit's style or script, then the page's if it has any."""
-    places = (KIT / f"base{suffix}", *(folder / f"{name}{suffix}" for name in names))
-    return Markup("\n".join(place.read_text("utf-8") for place in places if place.exists()))
+def with_kit(*styles: Path) -> str:
+    """The kit's tokens and parts, then these styles, as a page inlines them or a server sends them."""
+    return joined(KIT / "kit.css", *styles)
+
+
+def joined(*places: Path) -> str:
+    """The text of those files that exist."""
+    return "\n".join(place.read_text("utf-8") for place in places if place.exists())
 
 
 def data_uri(data: bytes, kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Encoded images -> small WebP data URIs, or the reason why there is none. Threads decode, in bounded memory."""
+"""Encoded images -> small WebP images, or the reason why there is none. Threads decode, in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from curate.codec import media
 from curate.codec.formats import webp_size
 from curate.core.errors import Undecodable
 from curate.core.view import View
-from curate.html.page import data_uri
 
 CHUNK = 128
 """Images whose encoded bytes are in memory at a time."""
@@ -20,9 +19,9 @@ CHUNK = 128
 
 @dataclass(frozen=True)
 class Thumbnail:
-    """`uri`, or why there is none: `reason` in a word or two, `detail` in one line."""
+    """WebP, or why there is none: `reason` in a word or two, `detail` in one line."""
 
-    uri: str = ""
+    data: bytes = b""
     width: int = 0
     height: int = 0
     reason: str = ""
@@ -38,7 +37,7 @@ def thumbnail(data: bytes, pixels: int) -> Thumbnail:
         small = media.DEFAULT.thumbnail(data, pixels)
     except Undecodable as error:
         return Thumbnail(reason=error.reason.replace("_", " "), detail=_separated(error.detail))
-    return Thumbnail(data_uri(small, "image/webp"), *webp_size(small))
+    return Thumbnail(small, *webp_size(small))
 
 
 def _separated(text: str) -> str:

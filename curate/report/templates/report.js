@@ -45,13 +45,4 @@
   for (const button of viewer.querySelectorAll("[data-step]")) {
     button.addEventListener("click", () => beside(Number(button.dataset.step)));
   }
-
-  // Open the sections around the target of a link.
-  const reveal = () => {
-    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-    for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
-    if (target) target.scrollIntoView();
-  };
-  addEventListener("hashchange", reveal);
-  if (location.hash) reveal();
 })();

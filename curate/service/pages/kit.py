@@ -22,7 +22,7 @@ from markupsafe import Markup
 from curate.core.errors import CurateError
 from curate.core.secrets import redact
 from curate.html import numbers
-from curate.html.page import printable
+from curate.html.page import environment, with_kit
 from curate.service.auth import audit
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem, TooManyProblem
@@ -166,36 +166,37 @@ def link(path: str, **query: str | None) -> str:
 
 @cache
 def templates() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, undefined=jinja2.StrictUndefined,
-        finalize=printable, trim_blocks=True, lstrip_blocks=True, auto_reload=False,
-    )  # fmt: skip
-    environment.filters |= {
-        "number": numbers.number, "percent": numbers.percent, "size": numbers.size, "duration": duration,
-        "sentence": sentence, "when": when, "part": part, "tone": TONES.get, "short": short, "count": count,
-        "address": address,
+    made = environment(HERE / "templates")
+    made.filters |= {
+        "duration": duration, "sentence": sentence, "when": when, "part": part, "tone": TONES.get, "short": short,
+        "count": count, "address": address,
     }  # fmt: skip
-    environment.globals |= {
+    made.globals |= {
         "version": version(), "icons": icons, "link": link, "said": "", "problem": None, "user": "", "navigation": (),
         "here": "", "events": "",
     }  # fmt: skip
-    return environment
+    return made
 
 
 @cache
 def icons() -> Markup:
     """The drawings that all pages refer to."""
-    module: Any = templates().get_template("kit.html").module
+    module: Any = templates().get_template("parts.html").module
     return Markup(module.icons())  # a macro's result, with nothing to escape
 
 
 @cache
 def version() -> str:
     """Changes with the static files, which browsers keep."""
-    digest = hashlib.sha256()
-    for place in sorted(STATIC.iterdir()):
-        digest.update(place.read_bytes())
-    return digest.hexdigest()[:12]
+    contents = (content(place.name) for place in sorted(STATIC.iterdir()))
+    return hashlib.sha256(b"".join(contents)).hexdigest()[:12]
+
+
+@cache
+def content(name: str) -> bytes:
+    """A static file; the stylesheet begins with the kit's."""
+    place = STATIC / name
+    return with_kit(place).encode() if place.suffix == ".css" else place.read_bytes()
 
 
 def when(value: datetime | None, form: str = "minute") -> Markup:

@@ -6,15 +6,13 @@ authentication covers them; the stylesheet alone is open, because the login page
 
 from __future__ import annotations
 
-from functools import cache
-
 from fastapi import Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from curate.core.errors import CurateError
 from curate.service.auth import sessions
 from curate.service.pages.forms import Form, words
-from curate.service.pages.kit import STATIC, Visiting, render, shown, version
+from curate.service.pages.kit import Visiting, content, render, shown, version
 from curate.service.problems import NotLoggedInProblem, Problem
 from curate.service.rest.routing import ByWord, Served
 
@@ -80,9 +78,4 @@ def icon(request: Request) -> Response:
 def _file(name: str, request: Request) -> Response:
     """Kept by browsers until it changes: pages name its version."""
     keep = "private, max-age=31536000, immutable" if request.url.query == version() else "no-cache"
-    return Response(_content(name), headers={"Cache-Control": keep}, media_type=TYPES[name.rpartition(".")[2]])
-
-
-@cache
-def _content(name: str) -> bytes:
-    return (STATIC / name).read_bytes()
+    return Response(content(name), headers={"Cache-Control": keep}, media_type=TYPES[name.rpartition(".")[2]])
