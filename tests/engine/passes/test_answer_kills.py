@@ -153,7 +153,7 @@ def test_no_request_whose_answer_arrived_a_second_before_a_kill_is_repeated(
                     time.sleep(0.02)
             finally:
                 killed = time.monotonic()
-                os.killpg(process.pid, signal.SIGKILL)  # a unit in a process of its own would log for a moment longer
+                os.killpg(process.pid, signal.SIGKILL)  # a unit in a separate process would log for a moment longer
         notes = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("]")]
         write, late = delays(notes, killed)
         sent, last = script.stats()["texts"], killed - 1.0 - 2 * write - late
