@@ -22,7 +22,7 @@ from curate.core.errors import CurateError
 from curate.core.items import per_item
 from curate.core.nouns import facts
 from curate.core.nouns.artifacts import STATES, StoredArtifact
-from curate.core.nouns.pools import POOL_SCHEMA
+from curate.core.nouns.pools import MEDIA_COLUMNS, POOL_SCHEMA
 from curate.core.recipe import registry
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
@@ -379,7 +379,7 @@ def test_source_plans_and_reads_the_same_again(op: str, imported: dict[str, tupl
             assert (incoming.data is None) or not in_place
             assert incoming.reject or incoming.data is not None or incoming.size is not None
     tables = pa.concat_tables([output.storage.read_table(shard.table) for shard in output.shards])
-    expected = pa.schema([field for field in POOL_SCHEMA if field.name != "source"])
+    expected = pa.schema([field for field in POOL_SCHEMA if field.name not in ("source", *MEDIA_COLUMNS)])
     assert tables.schema.remove_metadata() == expected.remove_metadata()
     ids = tables.column("source_id").to_pylist()
     assert len(set(ids)) == len(ids) == tables.num_rows == ROWS
