@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import json
 from dataclasses import asdict
@@ -16,7 +17,6 @@ from curate.core.errors import Reject, Undecodable
 MEMORY_BYTES = 2 << 30
 """Several times the pixels of the largest image that is decoded, 300 MB."""
 SECONDS = 10.0
-QUALITY = 60
 
 REASONS = images.REASONS | {
     "decoder_died": "the process that decoded the file crashed, or needed too much memory",
@@ -25,6 +25,7 @@ REASONS = images.REASONS | {
 
 DECODED = f"{__name__}:decoded"
 _warm = Warm(f"{__name__}:ready")
+atexit.register(_warm.close)
 
 
 def thumbnail(source: bytes | Reader, side: int, deadline_seconds: float = SECONDS) -> bytes | Reject:
@@ -65,17 +66,9 @@ def decoded(payload: bytes, source: Reader) -> bytes:
     side = json.loads(order)["side"]
     try:
         data = data or source.read_at(0, source.size)
-        return b"done\n" + (_small(data, side) if side else json.dumps(asdict(images.probe(data))).encode())
+        return b"done\n" + (images.thumbnail(data, side) if side else json.dumps(asdict(images.probe(data))).encode())
     except Reject as error:
         return f"reject\n{error.reason}\n{error.detail}".encode(errors="replace")
-
-
-def _small(data: bytes, side: int) -> bytes:
-    image = images.decode(data, enough=lambda width, height: (min(side, width), min(side, height)))
-    image.thumbnail((side, side))
-    sink = io.BytesIO()
-    image.save(sink, "WEBP", quality=QUALITY)
-    return sink.getvalue()
 
 
 def ready() -> None:
