@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -99,12 +99,14 @@ class Reads:
         kinds = f"a number of shards from 1 on, or a list of some of 0 to {count - 1}, each once"
         _expect("shards", shards, right, kinds)
         _expect("limit", limit, limit is None or _whole(limit, 1), "a number of rows from 1 on")
-        mark = digest([*self.about, self.rows.bases, places])[:12]
+        named = {self.rows.places[column][0] for column in (*self.columns, *self.judged)}
+        bases = {name: self.rows.bases[name] for name in named.union(self.rows.path)}
+        mark = digest([*self.about, bases, places])[:12]
         at, skip = self._after(cursor, mark, places)
         last = min(len(places), at + shards) if isinstance(shards, int) else len(places)
         largest = max([shard.rows for shard in self.rows.shards], default=0) or 1
         readers = READERS if limit is None else min(READERS, 1 + limit // largest)
-        tables, left = [self.schema.empty_table()], limit
+        tables, left = [self.schema.empty_table()], None if limit is None else min(limit, len(places) * largest)
         for table in fetched(self.shard, places[at:last], readers):
             part = table.slice(skip, left)
             tables.append(part)
@@ -126,7 +128,7 @@ class Reads:
             whose = "`next` of a page of this run, stage, columns, where and shards"
             raise InputError(f"cursor {cursor[:80]!r}: expected {whose}")
         at, skip = int(found[2]), int(found[3])
-        inside = at < len(places) and skip < self.rows.shards[places[at]].rows
+        inside = at < len(places) and skip < max(1, self.rows.shards[places[at]].rows)
         _expect("cursor", cursor, inside, f"`next` of another page; this one is beyond the {len(places)} shards")
         return at, skip
 
@@ -171,7 +173,14 @@ def histogram(
         ends = np.array([*fetched(extent, places, READERS)]).reshape(-1, 2)
         least, most = ends[:, 0].min(initial=np.inf), ends[:, 1].max(initial=-np.inf)
         low, high = (least, most) if least <= most else (low, high)
-    edges = np.histogram_bin_edges([], bins, (low, high))
+        low, high = (low - 0.5, high + 0.5) if low == high else (low, high)
+        high = max(high, low + 2 * bins * float(np.spacing(max(abs(low), abs(high)))))
+    try:
+        with np.errstate(all="ignore"):
+            edges = np.histogram_bin_edges([], bins, (low, high))
+    except ValueError:
+        expected = f"one that floating-point numbers can divide into {bins} bins"
+        raise InputError(f"range: {low:g} to {high:g} of {column}; expected {expected}") from None
     low, high = edges[0], edges[-1]
     counts = sum(fetched(counted, places, READERS), np.zeros(4 + bins, np.int64)).tolist()
     return Histogram(edges.tolist(), counts[4:], *counts[:4])
@@ -203,7 +212,8 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 def _single(kind: pa.DataType) -> pa.DataType:
     """In files, vectors are lists of float32, which every reader knows."""
-    return pa.list_(pa.float32(), kind.list_size) if pa.types.is_fixed_size_list(kind) else kind
+    halves = pa.types.is_fixed_size_list(kind) and pa.types.is_float16(kind.value_type)
+    return pa.list_(pa.float32(), kind.list_size) if halves else kind
 
 
 def _expect(name: str, value: Any, right: Any, expected: str) -> None:
@@ -220,7 +230,7 @@ def _whole(value: Any, least: int) -> bool:
 
 
 def _finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _shown(kind: pa.DataType) -> pa.DataType:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from curate.api import Pipeline, Result, Workspace, make_stage, tables
+from curate.core.contracts import Incoming, Portion
 from curate.core.errors import InputError
 from curate.core.nouns.pools import read_shards
 from curate.core.store.storage import Storage, open_storage
@@ -146,17 +148,77 @@ def test_a_histogram_counts_every_row_once(done: tuple[Workspace, Result]) -> No
 
 
 def test_not_a_number_and_infinity_are_counted_apart() -> None:
+    values = pa.array([1, 2, 2, float("nan"), None, float("inf"), -float("inf")], pa.float32())
+    found = histogram_of(values, 2, None)
+    assert found == tables.Histogram([1.0, 1.5, 2.0], [1, 2], below=1, above=1, nulls=1, nans=1)
+
+
+@pytest.mark.parametrize(
+    ("values", "limits"),
+    [([1 << 60, 1 << 60], None), ([0.1, np.nextafter(0.1, 1)], None), ([-1.7e308, 1.7e308], (0, 1))],
+)
+def test_values_that_floating_point_numbers_cannot_divide_are_counted(values: list[Any], limits: Any) -> None:
+    found = histogram_of(values, 7, limits)
+    assert sum(found.counts) + found.below + found.above == 2 and len(found.counts) == 7
+
+
+@pytest.mark.parametrize("limits", [(1e16, 1e16 + 2), (-1.7e308, 1.7e308), (0, 5e-324), (0, 10**400)])
+def test_a_range_that_cannot_be_divided_is_an_error_of_one_line(limits: Any) -> None:
+    with pytest.raises(InputError, match=r"^range: .*expected"):
+        histogram_of([1.0], 7, limits)
+
+
+def histogram_of(values: Any, bins: int, limits: Any) -> tables.Histogram:
+    """The histogram of one column."""
+    table = pa.table({"a": values})
+
     class OneShard:
-        schema = pa.schema([pa.field("a", pa.float32())])
+        schema = table.schema
         rows = type("Rows", (), {"shards": [None]})
 
         def shard(self, place: int) -> pa.Table:
-            return pa.table({"a": pa.array([1, 2, 2, float("nan"), None, float("inf"), -float("inf")], pa.float32())})
+            return table
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tables, "Reads", lambda *_: OneShard())
-        found = tables.histogram(None, "stage", "a", 2, None, None)  # type: ignore[arg-type]
-    assert found == tables.Histogram([1.0, 1.5, 2.0], [1, 2], below=1, above=1, nulls=1, nans=1)
+        return tables.histogram(None, "stage", "a", bins, limits, None)  # type: ignore[arg-type]
+
+
+class Gap(toys.Numbers):
+    """A shard without rows in the middle."""
+
+    op: ClassVar[str] = "toy.gap"
+
+    def read(self, portion: Portion) -> Iterator[Incoming]:
+        items = list(super().read(portion))
+        yield from () if "4" in items[0].source_id else items
+
+
+def test_pages_pass_shards_without_rows(tmp_path: Path) -> None:
+    made = Pipeline().add("pool", Gap(namespace="toys", rows=12, shard_rows=4)).add("bright", toys.Brightness(), "pool")
+    run(made.check(), str(tmp_path), run_id="one")
+    workspace = Workspace(str(tmp_path))
+    whole = workspace.table("one", "bright", ["key"], limit=10**30).table
+    assert len(whole) == 8
+    for step in {"limit": 4}, {"shards": 1}:
+        pages, cursor = [], None
+        while cursor != "":
+            page = workspace.table("one", "bright", ["key"], cursor=cursor, **step)
+            pages.append(page.table)
+            cursor = page.next
+        assert pa.concat_tables(pages).equals(whole), step
+
+
+def test_lists_of_users_keep_their_type_in_a_file(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "box": pa.array([[0.1, 1 / 3]], pa.list_(pa.float64(), 2)),
+            "half": pa.array([[0.5]], pa.list_(pa.float16(), 1)),
+        }
+    )
+    tables.write(table.to_reader(), str(tmp_path / "a.parquet"))
+    found = pq.read_table(tmp_path / "a.parquet")
+    assert found["box"].equals(table["box"]) and found["half"].type.value_type == pa.float32()
 
 
 def test_a_column_that_two_stages_write_is_chosen_by_its_stage(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from curate.codec import media
 from curate.codec.members import member_columns, read_members
-from curate.core.contracts import Sample
+from curate.core.contracts import Sample, trait
 from curate.core.errors import CurateError, Reject
 from curate.core.secrets import redact
 from curate.engine.passes.batches import PrepareError
@@ -130,7 +130,9 @@ class Decoder:
 
     def _prepare(self, row: int, data: bytes | Reject) -> Prepared:
         lost_file = PrepareError(data.reason, str(data)) if isinstance(data, Reject) else None
-        sample = Sample(b"" if isinstance(data, Reject) else data, media.DEFAULT.open)
+        content = b"" if isinstance(data, Reject) else data
+        samples: dict[tuple[str, ...], Sample] = {}
+        """Media that members see -> the sample, decoded once."""
         values: Prepared = {}
         for member in self.members:
             lost = any(isinstance(values.get(name), Exception) for name in member.depends)
@@ -141,7 +143,10 @@ class Decoder:
                 continue
             began = time.perf_counter()
             try:
-                values[member.name] = member.stage.prepare(sample)
+                sees = trait(member.stage, "sees")
+                if sees not in samples:
+                    samples[sees] = Sample(content, media.sniffed(content, sees).open)
+                values[member.name] = member.stage.prepare(samples[sees])
             except Reject as reject:
                 values[member.name] = reject
             except CurateError:

@@ -36,7 +36,9 @@
 
   // Open the sections around the target of a link.
   const reveal = () => {
-    const target = location.hash.length > 1 && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    let id = "";
+    try { id = decodeURIComponent(location.hash.slice(1)); } catch { return; }  // a lone percent sign
+    const target = id && document.getElementById(id);
     for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
     if (target) target.scrollIntoView();
   };

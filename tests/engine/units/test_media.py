@@ -42,6 +42,11 @@ class Reels(toys.Numbers):
             yield replace(item, ext="reel", data=b"reel" + (item.data or b""))
 
 
+class Watch(toys.Brightness):
+    op: ClassVar[str] = "toy.watch"
+    sees: ClassVar[tuple[str, ...]] = ("reel",)
+
+
 class Stills(Derive):
     op: ClassVar[str] = "toy.stills"
     sees: ClassVar[tuple[str, ...]] = ("reel",)
@@ -74,8 +79,9 @@ def probe(data: bytes) -> SimpleNamespace:
 def reel(monkeypatch: pytest.MonkeyPatch) -> media.Medium:
     """A medium that samples of `Reels` are of."""
     made = replace(
-        media.DEFAULT, name="reel", version=7, probe=probe, sniff=lambda data: "reel" if data[:4] == b"reel" else None
-    )
+        media.DEFAULT, name="reel", version=7, probe=probe, sniff=lambda data: "reel" if data[:4] == b"reel" else None,
+        open=lambda data, *given, **more: media.DEFAULT.open(data[4:], *given, **more),
+    )  # fmt: skip
     monkeypatch.setitem(media.MEDIA, "reel", made)
     monkeypatch.setitem(registry.OPS, "toy.stills", f"{__name__}:Stills")
     return made
@@ -113,6 +119,11 @@ def test_a_pool_of_another_medium_has_what_its_header_says(reel: media.Medium, t
     assert workspace.table("one", "rate", ["fps", "media"]).table.to_pylist() == [{"fps": 24.0, "media": "reel"}] * 4
     with pytest.raises(InputError, match="frames: no stage over the rows of bright writes this column"):
         workspace.table("one", "bright", ["frames"])
+
+
+def test_a_stage_gets_what_the_medium_of_its_sample_opens(reel: media.Medium, tmp_path: Path) -> None:
+    pipeline = Pipeline().add("pool", Reels(namespace="reels", rows=4)).add("seen", Watch(), "pool")
+    assert run(pipeline.check(), str(tmp_path)).ledger["seen"].after == 4
 
 
 def test_a_column_of_a_user_may_have_the_name_of_a_column_of_other_media(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from curate.codec import media
 from curate.codec.members import COLUMNS, member_columns, read_members
 from curate.codec.tars import TarWriter
-from curate.core.contracts import Child, Derive, Sample
+from curate.core.contracts import Child, Derive, Sample, trait
 from curate.core.errors import AlreadyExistsError, CurateError, Reject
 from curate.core.hashing import canonical, make_child_key
 from curate.core.ledger import SET_ASIDE
@@ -169,7 +169,8 @@ class _Children:
         """Add all children of a parent, or none of them."""
         start, lines = self.tar.offset, list[dict[str, Any]]()
         try:
-            sample = Sample(data, media.DEFAULT.open, {name: parent[name] for name in ("key", *INHERITED, "meta")})
+            medium = media.sniffed(data, trait(stage, "sees"))
+            sample = Sample(data, medium.open, {name: parent[name] for name in ("key", *INHERITED, "meta")})
             for child in stage.children(sample):
                 lines.append(self._child(stage, row, parent, child))
             keys = [line["key"] for line in lines]
@@ -196,7 +197,7 @@ class _Children:
         line |= {"parent": parent["key"], "root": parent["root"] or parent["key"], "parent_row": row}
         line |= {"span": canonical(child.span), "meta": json.dumps(child.meta, sort_keys=True, ensure_ascii=False)}
         line |= {"sha256": hashlib.sha256(child.data).hexdigest(), "size": len(child.data)}
-        line |= probed(child.data, stage.media)
+        line |= probed(child.data, trait(stage, "media"))
         return line | {"offset": self.tar.add(f"{key}.{child.ext or 'bin'}", child.data)}
 
     def _truncate(self, start: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from curate.codec.tars import TarWriter, read_spans
-from curate.core.contracts import Incoming, Portion, Source
+from curate.core.contracts import Incoming, Portion, Source, trait
 from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError
 from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
@@ -315,7 +315,7 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
         "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
     }
     row |= dict.fromkeys(("offset", "size", "parent", "root", "span", "parent_row"))
-    return row | probed(data, stage.media)
+    return row | probed(data, trait(stage, "media"))
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
