@@ -115,8 +115,8 @@ def test_every_text_can_be_read(browser: Browser, site: Site, url: str, scheme: 
         for path in PATHS:
             tab.page.goto(url + path)
             assert (path, tab.evaluate(CONTRASTS)) == (path, [])
-        dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 20, 23)"
-        assert dark == (scheme == "dark")
+        ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert ground == {"light": "rgb(247, 246, 243)", "dark": "rgb(19, 21, 25)"}[scheme]
 
 
 FOCUSABLE = """() => {
