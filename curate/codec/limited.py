@@ -8,14 +8,16 @@ import json
 from dataclasses import asdict
 
 from PIL import Image
+from pydantic import TypeAdapter
 
 from curate.codec import images
+from curate.codec.formats import DECODED, webp_size
 from curate.codec.images import Probe
 from curate.core.child import Limits, Reader, Warm
-from curate.core.errors import Reject, Undecodable
+from curate.core.errors import Reject, StorageError, Undecodable
 
-MEMORY_BYTES = 2 << 30
-"""Several times the pixels of the largest image that is decoded, 300 MB."""
+MEMORY_BYTES = 4 << 30
+"""Several times the pixels of the largest image that is decoded: 400 MB in floating point, and copies."""
 SECONDS = 10.0
 
 REASONS = images.REASONS | {
@@ -23,14 +25,20 @@ REASONS = images.REASONS | {
     "decoder_timeout": "decoding took too long",
 }
 
-DECODED = f"{__name__}:decoded"
+CHILD = f"{__name__}:decoded"
+PROBE = TypeAdapter(Probe)
+NO_SENSE = Undecodable("decoder_died", "the process gave an answer that makes no sense")
 _warm = Warm(f"{__name__}:ready")
 atexit.register(_warm.close)
 
 
 def thumbnail(source: bytes | Reader, side: int, deadline_seconds: float = SECONDS) -> bytes | Reject:
     """A WebP of at most `side` pixels a side, never enlarged; or why there is none, one of REASONS."""
-    return _call(side, source, deadline_seconds)
+    small = _call(side, source, deadline_seconds)
+    if isinstance(small, Reject):
+        return small
+    webp = small[:4] == b"RIFF" and small[8:12] == b"WEBP"
+    return small if webp and 0 < max(webp_size(small)) <= side else NO_SENSE
 
 
 def probe(source: bytes | Reader, deadline_seconds: float = SECONDS) -> Probe | Reject:
@@ -39,15 +47,20 @@ def probe(source: bytes | Reader, deadline_seconds: float = SECONDS) -> Probe | 
     if isinstance(found, Reject):
         return found
     try:
-        return Probe(**json.loads(found))
-    except (ValueError, TypeError):
-        return Undecodable("decoder_died", "the process gave an answer that makes no sense")
+        probed = PROBE.validate_json(found, strict=True)
+    except ValueError:
+        return NO_SENSE
+    return probed if probed.format in DECODED and min(probed.width, probed.height, probed.frames) > 0 else NO_SENSE
 
 
 def _call(side: int, source: bytes | Reader, seconds: float) -> bytes | Reject:
     data, reader = (source, None) if isinstance(source, bytes) else (b"", source)
     payload = json.dumps({"side": side}).encode() + b"\n" + data
-    ended = _warm.call(DECODED, payload, Limits(seconds, MEMORY_BYTES), reader)
+    ended = _warm.call(CHILD, payload, Limits(seconds, MEMORY_BYTES), reader)
+    if ended.how == "timeout" and ended.read_seconds > seconds / 2:
+        raise StorageError(
+            f"reading an image took {ended.read_seconds:.1f} s of {seconds:g} s; expected less: try again"
+        )
     if ended.answer is None:
         return Undecodable("decoder_timeout" if ended.how == "timeout" else "decoder_died", ended.detail)
     kind, _, said = ended.answer.partition(b"\n")
@@ -55,7 +68,7 @@ def _call(side: int, source: bytes | Reader, seconds: float) -> bytes | Reject:
         return said
     reason, _, detail = said.decode(errors="replace").partition("\n")
     known = reason in images.REASONS
-    return Undecodable(reason, detail[:1000]) if known else Undecodable("decoder_died", "an answer without sense")
+    return Undecodable(reason, detail[:1000]) if known else NO_SENSE
 
 
 # --- in the child ---

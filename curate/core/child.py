@@ -12,6 +12,7 @@ import json
 import os
 import re
 import resource
+import select
 import signal
 import socket
 import struct
@@ -20,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +29,8 @@ from curate.core.errors import PreflightError
 
 START_SECONDS = 60.0
 """How long a warm process may take until it answers, beyond a call's own time."""
+END_SECONDS = 10.0
+"""How long a child that was ended may take until it is gone."""
 ANSWER_BYTES = 16 << 20
 READ_BYTES = 16 << 20
 """The most that a child reads of its input at a time."""
@@ -78,6 +81,8 @@ class Ended:
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
     """Including memory that it shares with the warm process."""
+    read_seconds: float = 0.0
+    """How long its input took to read, by the caller's reader."""
 
 
 def environment(kept: str, **extra: str) -> dict[str, str]:
@@ -144,14 +149,15 @@ class Warm:
         this call alone. Raises PreflightError if no process starts, and what the reader raises."""
         order = {"function": function, "input_bytes": reader.size if reader else 0, "limits": asdict(limits)}
         message = json.dumps(order).encode()
+        began = time.monotonic()
         ended = self._attempt(message, payload, limits, reader)
-        if ended is None or ended.how == "lost":
+        if ended is None or (ended.how == "lost" and time.monotonic() - began < limits.seconds):
             with contextlib.closing(Warm(*self._modules, alone=self._alone, kept=self._kept)) as other:
                 ended = other._attempt(message, payload, limits, reader)
         if ended is None:
             raise PreflightError(
                 f"no child process starts for {function}; expected one that imports {', '.join(self._modules)}; "
-                "its traceback is in the log"
+                "the log may have its traceback"
             )
         return ended
 
@@ -168,12 +174,14 @@ class Warm:
                     socket.send_fds(control, [message], [its_data.fileno(), its_status.fileno()])
             its_data.close()
             its_status.close()
-            answer = _served(data, payload, reader, until)
-            data.close()
             try:
+                started = bool(_receive(status, 1, until))
+                until = min(until, time.monotonic() + limits.seconds + END_SECONDS)
+                call = _Call(data, status, until)
+                answer = call.serve(payload, reader) if started else None
+                data.close()
                 with contextlib.suppress(OSError):
                     status.shutdown(socket.SHUT_WR)  # a child that is still there is killed
-                started = bool(_receive(status, 1, until))
                 end = _receive(status, ENDED.size, until)
             except TimeoutError:
                 with self._lock:
@@ -181,7 +189,7 @@ class Warm:
                         self._end()
                 end = b""
         if len(end) == ENDED.size:
-            return _told(answer, limits, *ENDED.unpack(end))
+            return replace(_told(answer, limits, *ENDED.unpack(end)), read_seconds=call.read_seconds)
         return Ended(None, "lost", "the process that watched it died") if started else None
 
     def _connect(self) -> socket.socket:
@@ -214,29 +222,56 @@ class Warm:
             self.process = None
 
 
-def _served(data: socket.socket, payload: bytes, reader: Reader | None, until: float) -> bytes | None:
-    """Send the payload and what the child reads of the input. Its answer; None if it gives none that makes sense."""
-    _send(data, payload, until)
-    while len(header := _receive_all(data, FRAME.size, until)) == FRAME.size:
-        kind, size = FRAME.unpack(header)
-        if size > (ANSWER_BYTES if kind == ANSWER else RANGE.size):
-            return None
-        body = _receive_all(data, size, until)
-        if kind == ANSWER:
-            return body if len(body) == size else None
-        if kind != READ or len(body) != RANGE.size or reader is None:
-            return None
-        offset, wanted = RANGE.unpack(body)
-        if wanted > READ_BYTES or offset + wanted > reader.size:
-            return None
-        _send(data, reader.read_at(offset, wanted), until)
-    return None
+class _Call:
+    """What a child is sent and sends while it runs."""
 
+    def __init__(self, data: socket.socket, status: socket.socket, until: float) -> None:
+        self._data, self._status, self._until = data, status, until
+        self.read_seconds = 0.0
+        self._poll = select.poll()
+        for one in (data, status):
+            self._poll.register(one, select.POLLIN)
 
-def _send(connection: socket.socket, data: bytes, until: float) -> None:
-    connection.settimeout(max(0.01, until - time.monotonic()))
-    with contextlib.suppress(OSError):  # how it ended follows
-        connection.sendall(len(data).to_bytes(8) + data)
+    def serve(self, payload: bytes, reader: Reader | None) -> bytes | None:
+        """Send the payload and what the child reads of the input. Its answer; None if that makes no sense."""
+        self._send(payload)
+        while len(header := self._receive(FRAME.size)) == FRAME.size:
+            kind, size = FRAME.unpack(header)
+            if size > (ANSWER_BYTES if kind == ANSWER else RANGE.size):
+                return None
+            body = self._receive(size)
+            if kind == ANSWER:
+                return body if len(body) == size else None
+            if kind != READ or len(body) != RANGE.size or reader is None:
+                return None
+            offset, wanted = RANGE.unpack(body)
+            if wanted > READ_BYTES or offset + wanted > reader.size:
+                return None
+            began = time.monotonic()
+            part = reader.read_at(offset, wanted)
+            self.read_seconds += time.monotonic() - began
+            self._send(part)
+        return None
+
+    def _send(self, data: bytes) -> None:
+        self._data.settimeout(max(0.01, self._until - time.monotonic()))
+        with contextlib.suppress(OSError):  # how it ended follows
+            self._data.sendall(len(data).to_bytes(8) + data)
+
+    def _receive(self, size: int) -> bytes:
+        """Fewer bytes at the end of the connection, once the child has ended (what it left behind may hold the
+        connection open), or if it is too late."""
+        data = bytearray()
+        while len(data) < size:
+            ready = dict(self._poll.poll(max(0.0, self._until - time.monotonic()) * 1000))
+            part = b""
+            if self._data.fileno() in ready:
+                with contextlib.suppress(OSError):
+                    part = self._data.recv(min(size - len(data), 1 << 20))
+            if not part:
+                break
+            data += part
+        return bytes(data)
 
 
 def _receive(connection: socket.socket, size: int, until: float) -> bytes:
@@ -246,15 +281,6 @@ def _receive(connection: socket.socket, size: int, until: float) -> bytes:
         return connection.recv(size)
     except ConnectionError:
         return b""
-
-
-def _receive_all(connection: socket.socket, size: int, until: float) -> bytes:
-    """Fewer bytes at the end of the connection, or if it is too late."""
-    data = bytearray()
-    with contextlib.suppress(TimeoutError):
-        while len(data) < size and (part := _receive(connection, min(size - len(data), 1 << 20), until)):
-            data += part
-    return bytes(data)
 
 
 def _told(answer: bytes | None, limits: Limits, cause: int, status: int, cpu_seconds: float, peak: int) -> Ended:

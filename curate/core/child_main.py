@@ -13,6 +13,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -144,7 +145,9 @@ def _work(order: dict[str, Any], data: socket.socket, alone: bool, parent: int) 
     status = 1
     try:
         connection = _confine(data, alone, parent, **order["limits"])
-        if alone and _enclose():
+        if alone:
+            _enclose()
+            limit(NOFILE=0)  # no file, pipe or socket can be opened any more
             isolated.add("files")
         answer = _function(order["function"])(_message(connection), Input(connection, order["input_bytes"]))
         connection.sendall(FRAME.pack(ANSWER, len(answer)) + answer)
@@ -190,21 +193,25 @@ def _confine(
     os.dup2(data.detach(), 3)
     os.closerange(4, 1 << 20)
     limit(CPU=int(seconds) + 1, CORE=0, FSIZE=file_bytes, NOFILE=open_files)
-    limit(DATA=memory_bytes)  # of address space, libraries reserve far more than they use
+    limit(DATA=memory_bytes)  # of address space, libraries reserve far more than they use when they are imported
+    if alone:
+        with open("/proc/self/statm") as file:
+            limit(AS=int(file.read().split()[0]) * resource.getpagesize() + memory_bytes)
     return socket.socket(fileno=3)
 
 
-def _enclose() -> bool:
-    """Give up all capabilities, and the right to open files and connections and to signal other processes; False if the
-    kernel knows no Landlock."""
+def _enclose() -> None:
+    """Give up all capabilities and, where the kernel knows Landlock, the rights to open files and connections and to
+    signal other processes."""
     LIBC.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
     version = LIBC.syscall(LANDLOCK_CREATE_RULESET, None, 0, 1)
     if version < 1:
-        return False
+        return
     rights = struct.pack("QQQ", (1 << FILE_RIGHTS.get(version, 16)) - 1, 3 * (version >= 4), 3 * (version >= 6))
     size = 8 * (1 + (version >= 4) + (version >= 6))
     rules = LIBC.syscall(LANDLOCK_CREATE_RULESET, rights, size, 0)
-    return rules >= 0 and LIBC.syscall(LANDLOCK_RESTRICT_SELF, rules, 0) == 0
+    if rules >= 0:
+        LIBC.syscall(LANDLOCK_RESTRICT_SELF, rules, 0)
 
 
 # --- shared ---

@@ -11,7 +11,7 @@ from PIL import Image
 
 from curate.codec import images, limited
 from curate.core.child import Ended, Limits, Reader, Warm
-from curate.core.errors import Reject, Undecodable
+from curate.core.errors import Reject, StorageError, Undecodable
 from tests.codec import hostile, make_images
 
 PHOTO = make_images.encoded(make_images.gradient(640, 480), "JPEG")
@@ -64,7 +64,7 @@ def _reason(data: bytes) -> str:
 @pytest.mark.parametrize(("decoder", "reason"), [("crash", "decoder_died"), ("sleep", "decoder_timeout")])
 def test_a_crash_and_a_deadline_are_reasons(monkeypatch: pytest.MonkeyPatch, decoder: str, reason: str) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
-    monkeypatch.setattr(limited, "DECODED", f"tests.core.bad_children:{decoder}")
+    monkeypatch.setattr(limited, "CHILD", f"tests.core.bad_children:{decoder}")
     with closing(Warm("tests.core.bad_children")) as warm:
         monkeypatch.setattr(limited, "_warm", warm)
         found = limited.thumbnail(PHOTO, 96, 0.5)
@@ -81,3 +81,22 @@ def test_what_a_hostile_decoder_answers_is_checked(monkeypatch: pytest.MonkeyPat
     found = limited.probe(PHOTO)
     assert isinstance(found, Reject)
     assert found.reason == "decoder_died"
+
+
+NEGATIVE = b'{"width":1,"height":-1,"format":"jpeg","frames":1,"orientation":1,"mode":"RGB","alpha":false}'
+
+
+@pytest.mark.parametrize("said", [b"[" * 100_000, b'{"width": "x"}', NEGATIVE], ids=["nested", "types", "negative"])
+def test_an_answer_that_makes_no_sense_is_a_reason(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limited._warm, "call", lambda *_: Ended(b"done\n" + said))
+    assert [limited.probe(b"x"), limited.thumbnail(b"x", 96)] == [limited.NO_SENSE] * 2
+
+
+def test_a_slow_store_is_not_a_reason_against_an_image() -> None:
+    class Slow(Bytes):
+        def read_at(self, offset: int, size: int, /) -> bytes:
+            time.sleep(1.5)
+            return super().read_at(offset, size)
+
+    with pytest.raises(StorageError, match=r"^reading an image took 1.5 s of 1 s; expected"):
+        limited.thumbnail(Slow(PHOTO), 96, 1.0)

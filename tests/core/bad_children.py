@@ -45,6 +45,7 @@ def reaches(payload: bytes, _: Reader) -> bytes:
         ("file", lambda: Path(order["file"]).read_bytes()),
         ("network", lambda: socket.create_connection(("127.0.0.1", order["port"]), 1)),
         ("process", lambda: os.kill(order["pid"], 0)),
+        ("socket", lambda: socket.socket(socket.AF_UNIX).connect(order["socket"])),
     ):
         try:
             reach()
@@ -52,6 +53,14 @@ def reaches(payload: bytes, _: Reader) -> bytes:
         except OSError:
             pass
     return json.dumps({"reached": found, "isolated": sorted(child_main.isolated)}).encode()
+
+
+def outlive(_: bytes, __: Reader) -> bytes:
+    """Kill the process that watches this one, and stay for some seconds."""
+    child_main.LIBC.prctl(child_main.PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(8)
+    return b""
 
 
 def slow(payload: bytes, _: Reader) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,10 +167,18 @@ def test_a_child_has_no_secret_and_no_descriptor_of_its_parent(alone: Warm) -> N
     assert found["open"] in ([0, 1, 2, 3], [0, 1, 2, 3, 4])  # 4: the rules of Landlock
 
 
-def test_a_child_reaches_nothing_but_its_input(alone: Warm) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        order = {"file": __file__, "port": server.getsockname()[1], "pid": os.getpid()}
-        answer = _call(alone, "reaches", json.dumps(order).encode(), REACHES).answer
+@pytest.fixture
+def reachable(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A file, a port, a process and a socket of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(tmp_path / "s"))
+        local.listen()
+        port = server.getsockname()[1]
+        yield {"file": __file__, "port": port, "pid": os.getpid(), "socket": str(tmp_path / "s")}
+
+
+def test_a_child_reaches_nothing_but_its_input(alone: Warm, reachable: dict[str, Any]) -> None:
+    answer = _call(alone, "reaches", json.dumps(reachable).encode(), REACHES).answer
     assert answer
     found = json.loads(answer)
     if set(found["isolated"]) != {"network", "files"}:
@@ -177,12 +186,16 @@ def test_a_child_reaches_nothing_but_its_input(alone: Warm) -> None:
     assert found["reached"] == []
 
 
-def test_one_that_asks_for_it_has_files_and_the_network(warm: Warm) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        order = {"file": __file__, "port": server.getsockname()[1], "pid": os.getpid()}
-        answer = _call(warm, "reaches", json.dumps(order).encode(), Limits(10.0, 512 << 20, 0, 256)).answer
+def test_one_that_asks_for_it_has_files_and_the_network(warm: Warm, reachable: dict[str, Any]) -> None:
+    answer = _call(warm, "reaches", json.dumps(reachable).encode(), Limits(10.0, 512 << 20, 0, 256)).answer
     assert answer
-    assert json.loads(answer) == {"reached": ["file", "network", "process"], "isolated": []}
+    assert json.loads(answer) == {"reached": ["file", "network", "process", "socket"], "isolated": []}
+
+
+def test_the_caller_does_not_wait_for_a_child_that_killed_its_parent(warm: Warm) -> None:
+    began = time.monotonic()
+    assert _call(warm, "outlive", b"", Limits(1.0, 512 << 20)).how == "lost"
+    assert time.monotonic() - began < 5
 
 
 def test_more_descriptors_than_select_takes(alone: Warm) -> None:
