@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from curate.codec import formats, frames, images
+from curate.codec.formats import SNIFF_BYTES as SNIFF_BYTES
 from curate.codec.frames import Frame
 from curate.core.errors import InputError, did_you_mean
 
@@ -65,3 +66,8 @@ def sniffed(data: bytes, among: Sequence[str]) -> Medium:
     """The first of these media that knows the format of the bytes; if none does, the first."""
     known = [of(name) for name in among]
     return next((medium for medium in known if medium.sniff(data)), known[0])
+
+
+def sniffs(data: bytes, among: Sequence[str]) -> bool:
+    """Whether one of these media knows the format of the bytes."""
+    return sniffed(data, among).sniff(data) is not None

@@ -22,6 +22,7 @@ from curate.codec import media
 from curate.codec.members import member_columns, read_members
 from curate.core.contracts import Sample
 from curate.core.errors import CurateError, Reject
+from curate.core.reader import LostError, Reader
 from curate.core.secrets import redact
 from curate.engine.passes.batches import PrepareError
 from curate.engine.passes.map import MapMember
@@ -112,7 +113,7 @@ class Decoder:
             rows = range(start, stop)
             yield start, stop, [self._submit(pool, row, next(data)) if wanted[row] else None for row in rows]
 
-    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[bytes | Reject]:
+    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[Reader | Reject]:
         """Encoded images of some rows (ascending), shard by shard."""
         places = self.unit.pool(member_columns(self.unit.shards)).take(pa.array(rows))
         for index, shard in enumerate(self.unit.shards):
@@ -120,15 +121,15 @@ class Decoder:
             if low < high:
                 yield from read_members(self.unit.storage, shard, places.slice(low, high - low).to_pydict())
 
-    def _submit(self, pool: ThreadPoolExecutor, row: int, data: bytes | Reject) -> Future[Prepared]:
+    def _submit(self, pool: ThreadPoolExecutor, row: int, data: Reader | Reject) -> Future[Prepared]:
         """Queue an image for the decoding threads, once the budget has room for its bytes."""
-        size = 0 if isinstance(data, Reject) else len(data)
+        size = 0 if isinstance(data, Reject) else data.size
         BUDGET.take(size)
         future = pool.submit(self._prepare, row, data)
         future.add_done_callback(lambda _: BUDGET.give(size))
         return future
 
-    def _prepare(self, row: int, data: bytes | Reject) -> Prepared:
+    def _prepare(self, row: int, data: Reader | Reject) -> Prepared:
         lost_file = PrepareError(data.reason, str(data)) if isinstance(data, Reject) else None
         sample = Sample(b"" if isinstance(data, Reject) else data, media.DEFAULT.open)
         values: Prepared = {}
@@ -142,6 +143,8 @@ class Decoder:
             began = time.perf_counter()
             try:
                 values[member.name] = member.stage.prepare(sample)
+            except LostError as gone:
+                values[member.name] = PrepareError(gone.reason, str(gone))
             except Reject as reject:
                 values[member.name] = reject
             except CurateError:

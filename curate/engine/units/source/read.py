@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.codec import media
+from curate.codec.readers import FileReader, identity
 from curate.codec.tars import TarWriter, read_spans
 from curate.core.contracts import Incoming, Portion, Source
 from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError
@@ -19,6 +20,7 @@ from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.ledger import Entry
 from curate.core.nouns.pools import MEDIA_COLUMNS, Shard, place_url, pool_table, read_pool
+from curate.core.reader import Reader, as_reader
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
@@ -191,7 +193,7 @@ class Reading:
         """The sample before, if it is not in the shard."""
         with contextlib.closing(iter(task.stage.read(task.portion))) as items:  # type: ignore[type-var]
             for item in items:
-                size = len(item.data or b"")
+                size = 0 if item.data is None else as_reader(item.data).size
                 if item.same_member and passed is not None:
                     item = replace(item, same_member=False, ext=passed.ext, data=passed.data)
                 if only is None or item.source_id in only:
@@ -231,7 +233,7 @@ def _copy_in(task: ImportTask, reading: Reading, base: str) -> tuple[Shard, pa.T
                     row |= {name: rows[-1][name] for name in _OF_MEMBER}
                 elif incoming.data is not None:
                     row["offset"] = tar.add(f"{row['key']}.{row['ext'] or 'bin'}", incoming.data)
-                    row["size"] = len(incoming.data)
+                    row["size"] = as_reader(incoming.data).size
                 rows.append(row)
         table = _table(rows)
         identity = content_id(table)
@@ -277,8 +279,8 @@ def _rows_of_folder(task: ImportTask, reading: Reading, _: str) -> tuple[list[di
     for item in reading:
         row = _row(task.stage, item, item.data)
         if item.data is not None:
-            row["offset"], row["size"] = 0, len(item.data)
-            size += len(item.data)
+            row["offset"], row["size"] = 0, as_reader(item.data).size
+            size += row["size"]
         rows.append(row)
     return rows, size
 
@@ -299,7 +301,7 @@ def _rows_of_tar(task: ImportTask, reading: Reading, place: str) -> tuple[list[d
     return rows, size
 
 
-def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
+def _row(stage: Source, item: Incoming, data: bytes | Reader | None) -> dict[str, Any]:
     key = make_key(stage.namespace, item.source_id)
     row: dict[str, Any] = {
         "key": key,
@@ -312,10 +314,23 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
         "meta": json.dumps(item.meta, sort_keys=True, ensure_ascii=False),
         "reject": item.reject,
         "status": item.status,
-        "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
+        "sha256": _identity(stage, key, data) if data is not None else None,
     }
     row |= dict.fromkeys(("offset", "size", "parent", "root", "span", "parent_row"))
+    if isinstance(data, Reader):  # large: read all of it only if a medium knows it
+        data = data.bytes() if media.sniffs(data.read_at(0, media.SNIFF_BYTES), stage.media) else None
     return row | probed(data, stage.media)
+
+
+def _identity(stage: Source, key: str, data: bytes | Reader) -> str:
+    """The SHA-256, or of a large file in place the digest of its edges."""
+    if (
+        isinstance(data, FileReader)
+        and getattr(stage, "in_place", False)
+        and getattr(stage, "digest", "full") == "auto"
+    ):
+        return identity(key, data)
+    return as_reader(data).sha256()
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:
