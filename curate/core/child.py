@@ -75,8 +75,8 @@ class Limits:
 class Ended:
     answer: bytes | None
     how: str = ""
-    """Why there is no answer: timeout, memory, signal, status, answer (it makes no sense) or lost (twice, its process
-    and the one that watched it vanished)."""
+    """Why there is none: timeout, memory, signal, status, answer (a wrong one) or lost (the process that watched the
+    child died, if there was time for a second try in both)."""
     detail: str = ""
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
@@ -124,8 +124,8 @@ class Warm:
     """Thread-safe. Starts its process at the first call, or by `start`; replaces one that died."""
 
     def __init__(self, *modules: str, alone: bool = True, kept: str = KEPT) -> None:
-        """modules: what the process imports; `module:function` is called too. alone: children have no network and open
-        no file, where the kernel allows that. kept: a pattern of variables' names."""
+        """modules: what the process imports; `module:function` is called too. alone: children open no file and no
+        socket, and have no network where the kernel allows that. kept: a pattern of variables' names."""
         self._modules, self._alone, self._kept = modules, alone, kept
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
