@@ -7,7 +7,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -16,8 +16,10 @@ from curate.acquire.metadata import METADATA_NAMES, NAME, Row, is_metadata, join
 from curate.codec import files, listing
 from curate.codec.formats import RASTER_EXTENSIONS
 from curate.codec.listing import FileInfo, extension
+from curate.codec.readers import MEMORY_BYTES, FileReader
 from curate.core.contracts import Added, Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
+from curate.core.reader import LostError, Reader
 from curate.core.store.storage import Storage
 
 REASONS = {
@@ -88,6 +90,11 @@ class AcquireFolder(Source):
     max_bytes: int = Field(256 << 20, ge=1, description="larger files are rejected as too_large, unread; bytes")
     in_place: Annotated[bool, Runtime()] = Field(
         False, description="read the files where they are in every stage, instead of copying them once"
+    )
+    digest: Annotated[Literal["auto", "full"], Added()] = Field(
+        "auto",
+        description="what identifies a file in place: auto: its SHA-256, but above 64 MiB its size, time or ETag, and "
+        "first and last MiB; full: always its SHA-256, read at each use",
     )
 
     @field_validator("extensions")
@@ -214,7 +221,7 @@ class AcquireFolder(Source):
         for item in portion.content["files"]:
             yield self._sample(folder, item, {kind: next(data) for kind in _files(item)})
 
-    def _sample(self, folder: Folder, item: dict[str, Any], data: dict[str, bytes | Reject]) -> Incoming:
+    def _sample(self, folder: Folder, item: dict[str, Any], data: dict[str, bytes | Reader | Reject]) -> Incoming:
         path = item["path"]
         sample = Incoming(
             folder.prefix + path, ext=extension(path), source=folder.source or None, reject=item.get("reject")
@@ -238,7 +245,7 @@ class AcquireFolder(Source):
                 sample.meta["label"] = folders[place] if -len(folders) <= place < len(folders) else ""
         return sample
 
-    def _describe(self, row: Row | None, data: dict[str, bytes | Reject]) -> tuple[str | None, dict[str, Any]]:
+    def _describe(self, row: Row | None, data: dict[str, bytes | Reader | Reject]) -> tuple[str | None, dict[str, Any]]:
         """(caption, meta) from the metadata row and the sidecars. Raises Reject."""
         if isinstance(row, str):
             raise Reject(row)
@@ -291,7 +298,21 @@ def _files(item: dict[str, Any]) -> dict[str, FileInfo]:
     return {"image": FileInfo(item["path"], item["size"], item["stamp"])} | sidecars
 
 
-def _read(root: Storage, wanted: list[FileInfo]) -> Iterator[bytes | Reject]:
-    """Bytes or reject of each file, read in batches."""
-    for batch in files.batches(wanted):
-        yield from files.read_files(root, batch)
+def _read(root: Storage, wanted: list[FileInfo]) -> Iterator[bytes | Reader | Reject]:
+    """Bytes, reader or reject of each file; small ones are read in batches."""
+    for large, part in itertools.groupby(wanted, lambda file: file.size > MEMORY_BYTES):
+        if large:
+            yield from (_open(root, file) for file in part)
+            continue
+        for batch in files.batches(list(part)):
+            yield from files.read_files(root, batch)
+
+
+def _open(root: Storage, file: FileInfo) -> Reader | Reject:
+    try:
+        reader = FileReader(root, file.path)
+    except LostError as lost:
+        return lost
+    if reader.size != file.size or (root.local and reader.stamp != file.stamp):
+        return Reject("changed", f"{reader.size} bytes, but {file.size} were listed")
+    return reader

@@ -20,6 +20,7 @@ from curate.codec.images import decode
 from curate.core.contracts import Incoming
 from curate.core.errors import InputError, Reject
 from curate.core.hashing import make_key, rank_below, ranks
+from curate.core.reader import as_reader
 from curate.duplicates.near.hamming import band_edges, components
 from curate.encoders.base import Encoder
 from curate.encoders.families import load
@@ -124,14 +125,15 @@ def _see(item: Incoming, encoders: list[Encoder]) -> _Seen | None:
     try:
         if item.reject or item.data is None:
             return None
-        image = decode(item.data, enough=lambda width, height: (min(width, ENOUGH), min(height, ENOUGH)))
+        data = as_reader(item.data).bytes()
+        image = decode(data, enough=lambda width, height: (min(width, ENOUGH), min(height, ENOUGH)))
     except Reject:
         return None
     other = _altered(image, item.source_id)
     views, altered = ([encoder.prepare(view) for encoder in encoders] for view in (image, other))
     print_, flat = perceptual_hash(image)
     if flat:  # only equal files are copies
-        print_ = hashlib.sha256(item.data).digest()
+        print_ = hashlib.sha256(data).digest()
     label = item.meta.get("label")
     by = "folders" if "folder" in item.meta else "labels"
     return _Seen(by, "" if label is None else str(label), print_, views, altered)

@@ -38,6 +38,9 @@ RASTER_EXTENSIONS: tuple[str, ...] = (
 """File name extensions of all raster types that Pillow 13 reads. They decide which files are samples; the bytes decide
 whether one is an image. The list is fixed, so that another version of Pillow imports the same pool."""
 
+SNIFF_BYTES = 4096
+"""As many first bytes tell the format."""
+
 EXTENSION_OF = {"jpeg": "jpg", "jpeg2000": "jp2", "tiff": "tif"}
 """Usual extension of a format, if it differs from the format's name."""
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from PIL import (
     AvifImagePlugin,
@@ -29,6 +29,7 @@ from PIL.ImageFile import ImageFile
 from curate.codec.formats import (
     DECODED,
     ORIENTATION_TAG,
+    SNIFF_BYTES,
     exif_orientation,
     is_truncated,
     sniff,
@@ -36,7 +37,8 @@ from curate.codec.formats import (
     webp_size,
 )
 from curate.codec.pixels import has_alpha, to_rgb, upright
-from curate.core.errors import Undecodable
+from curate.core.errors import CurateError, Undecodable
+from curate.core.reader import Reader, as_reader
 
 MAX_PIXELS = 100_000_000
 THUMBNAIL_QUALITY = 60
@@ -60,7 +62,7 @@ class _Jpeg(JpegImagePlugin.JpegImageFile):
         """Skip the print resolution: it is not used, and reading it warns about corrupt EXIF."""
 
 
-_PLUGINS: dict[str, Callable[[io.BytesIO], ImageFile]] = {
+_PLUGINS: dict[str, Callable[[IO[bytes]], ImageFile]] = {
     "jpeg": _Jpeg,
     "png": PngImagePlugin.PngImageFile,
     "gif": GifImagePlugin.GifImageFile,
@@ -89,17 +91,20 @@ class Probe:
     """Whether the header declares any kind of transparency."""
 
 
-def probe(data: bytes) -> Probe:
+def probe(encoded: bytes | Reader) -> Probe:
     """Read only the header, so the pixels may still be corrupt. Raises Undecodable."""
-    name = _known_format(data)
+    reader = as_reader(encoded)
+    name = _known_format(reader.read_at(0, SNIFF_BYTES))
     try:
-        image = _open(name, data, max_pixels=None)
+        image = _open(name, reader, max_pixels=None)
         orientation = _orientation(name, image)
         width, height = _upright_size(name, image, orientation)
         alpha = has_alpha(image)
         return Probe(width, height, name, getattr(image, "n_frames", 1), orientation, image.mode, alpha)
+    except CurateError:  # also of the reader: a lost file, a store that fails
+        raise
     except Exception as error:  # noqa: BLE001 - the sample boundary
-        raise _undecodable(name, data, error) from None
+        raise _undecodable(name, reader.bytes(), error) from None
 
 
 def decode(
@@ -151,11 +156,12 @@ def _known_format(data: bytes) -> str:
     raise Undecodable("not_an_image", f"starts with {bytes(data[:12])!r}")
 
 
-def _open(name: str, data: bytes, max_pixels: int | None) -> ImageFile:
+def _open(name: str, encoded: bytes | Reader, max_pixels: int | None) -> ImageFile:
     """Parse the header and check the size, without decoding pixels."""
+    reader = as_reader(encoded)
     if name == "webp":
-        _check_size(webp_size(data), max_pixels)
-    image = _PLUGINS[name](io.BytesIO(data))
+        _check_size(webp_size(reader.read_at(0, SNIFF_BYTES)), max_pixels)
+    image = _PLUGINS[name](reader.open())
     _check_size(image.size, max_pixels)
     return image
 

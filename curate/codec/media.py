@@ -9,11 +9,15 @@ from typing import Any
 from curate.codec import formats, frames, images
 from curate.codec.frames import Frame
 from curate.core.errors import InputError, did_you_mean
+from curate.core.reader import Reader, as_reader
+
+Encoded = bytes | Reader
+"""A sample's bytes, or what reads them."""
 
 
 @dataclass(frozen=True)
 class Medium:
-    """What can be done with a sample's bytes. All functions but `sniff` raise Undecodable with one of `reasons`."""
+    """What can be done with an encoded sample. All functions but `sniff` raise Undecodable with one of `reasons`."""
 
     name: str
     version: int
@@ -22,16 +26,21 @@ class Medium:
     """Reject reasons, with their meaning."""
     sniff: Callable[[bytes], str | None]
     """The format, from the first bytes; None if they are of another medium."""
-    probe: Callable[[bytes], Any]
+    probe: Callable[[Encoded], Any]
     """Properties from the header, named like the columns of a pool: `width`, `height`, `format`, `frames` …"""
     open: Callable[..., Any]
-    """(data, max_pixels) -> what stages see: for an image, its pixels."""
-    frames: Callable[[bytes, Sequence[float]], Iterator[Frame]]
+    """(encoded, max_pixels) -> what stages see: for an image, its pixels."""
+    frames: Callable[[Encoded, Sequence[float]], Iterator[Frame]]
     """The frame that is shown at each of the times (seconds, ascending)."""
-    extract: Callable[[bytes, dict[str, Any]], bytes]
+    extract: Callable[[Encoded, dict[str, Any]], bytes]
     """The bytes of the part with a span, the same each time."""
-    thumbnail: Callable[[bytes, int], bytes]
+    thumbnail: Callable[[Encoded, int], bytes]
     """A WebP, given the maximum of its longer side in pixels."""
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of bytes, for readers too."""
+    return lambda encoded, *given, **more: function(as_reader(encoded).bytes(), *given, **more)
 
 
 MEDIA = {
@@ -43,10 +52,10 @@ MEDIA = {
             reasons=frames.REASONS,
             sniff=formats.sniff,
             probe=images.probe,
-            open=images.decode,
-            frames=frames.shown,
-            extract=frames.extract,
-            thumbnail=images.thumbnail,
+            open=_whole(images.decode),
+            frames=_whole(frames.shown),
+            extract=_whole(frames.extract),
+            thumbnail=_whole(images.thumbnail),
         ),
     )
 }
@@ -61,7 +70,7 @@ def of(name: str) -> Medium:
     return MEDIA[name]
 
 
-def sniffed(data: bytes, among: Sequence[str]) -> Medium:
-    """The first of these media that knows the format of the bytes; if none does, the first."""
-    known = [of(name) for name in among]
-    return next((medium for medium in known if medium.sniff(data)), known[0])
+def sniffed(encoded: Encoded, among: Sequence[str]) -> Medium:
+    """The first of these media that knows the format; if none does, the first."""
+    known, head = [of(name) for name in among], as_reader(encoded).read_at(0, formats.SNIFF_BYTES)
+    return next((medium for medium in known if medium.sniff(head)), known[0])

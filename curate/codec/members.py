@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from curate.codec.files import batches, read_files
 from curate.codec.listing import FileInfo
+from curate.codec.readers import EDGES, MEMORY_BYTES, FileReader, identity
 from curate.codec.tars import read_spans
 from curate.core.errors import Reject
 from curate.core.nouns.pools import Shard, in_folder, in_place
+from curate.core.reader import LostError, Reader
 from curate.core.store.storage import Storage, open_storage
 
 COLUMNS = ("offset", "size")
@@ -18,34 +21,58 @@ COLUMNS = ("offset", "size")
 
 def member_columns(shards: Iterable[Shard]) -> tuple[str, ...]:
     """Columns of the pool that `read_members` needs."""
-    return (*COLUMNS, "source_id", "sha256") if any(in_folder(shard) for shard in shards) else COLUMNS
+    return (*COLUMNS, "key", "source_id", "sha256") if any(in_folder(shard) for shard in shards) else COLUMNS
 
 
-def read_members(storage: Storage, shard: Shard, rows: Mapping[str, Sequence[Any]]) -> Iterator[bytes | Reject]:
-    """Bytes of each row, in the given order; `rows` are lists of equal length, by name as in `member_columns`.
+def read_members(storage: Storage, shard: Shard, rows: Mapping[str, Sequence[Any]]) -> Iterator[Reader | Reject]:
+    """A reader of each row, in the given order; `rows` are lists of equal length, by name as in `member_columns`. The
+    bytes of up to 64 MiB are in memory already; larger ones are read when they are asked for.
 
     Rows of a tar should have ascending offsets; StorageError if the tar ends early. A file that was changed or deleted
     is a Reject in its place: whether to lose the row or to end the run is up to the caller.
     """
     if in_folder(shard):
         return _read_folder(open_storage(shard.tar), rows)
-    place = open_storage(shard.tar) if in_place(shard) else storage
-    path = place.root if in_place(shard) else storage.path(shard.tar)
-    return read_spans(place.fs, path, list(zip(rows["offset"], rows["size"], strict=True)), shard.tar_bytes)
+    return _read_tar(storage, shard, list(zip(rows["offset"], rows["size"], strict=True)))
 
 
-def _read_folder(root: Storage, rows: Mapping[str, Sequence[Any]]) -> Iterator[bytes | Reject]:
-    files = [FileInfo(path, size) for path, size in zip(rows["source_id"], rows["size"], strict=True)]
-    digests = iter(rows["sha256"])
-    for batch in batches(files):
-        for file, data in zip(batch, read_files(root, batch), strict=True):
-            yield _same(file, data, next(digests))
+def _read_tar(storage: Storage, shard: Shard, spans: list[tuple[int, int]]) -> Iterator[Reader]:
+    place, name = (open_storage(shard.tar), "") if in_place(shard) else (storage, shard.tar)
+    small = [span for span in spans if span[1] <= MEMORY_BYTES]
+    data = read_spans(place.fs, place.path(name), small, shard.tar_bytes)
+    for offset, size in spans:
+        yield Reader(next(data)) if size <= MEMORY_BYTES else FileReader(place, name, size, offset)
 
 
-def _same(file: FileInfo, data: bytes | Reject, sha256: str) -> bytes | Reject:
+def _read_folder(root: Storage, rows: Mapping[str, Sequence[Any]]) -> Iterator[Reader | Reject]:
+    names = ("source_id", "size", "sha256", "key")
+    found = [(FileInfo(path, size), sha256, key) for path, size, sha256, key in zip(*map(rows.get, names), strict=True)]
+    for large, part in groupby(found, lambda about: about[0].size > MEMORY_BYTES):
+        if large:
+            yield from (_large(root, *about) for about in part)
+            continue
+        some = list(part)
+        digests = iter(sha256 for _, sha256, _ in some)
+        for batch in batches([file for file, _, _ in some]):
+            for file, data in zip(batch, read_files(root, batch), strict=True):
+                yield _same(file, data, next(digests))
+
+
+def _large(root: Storage, file: FileInfo, sha256: str, key: str) -> Reader | Reject:
+    """The reader of a file, if the file has the recorded identity: a SHA-256 of all bytes, or of the edges."""
+    try:
+        reader = FileReader(root, file.path)
+        known = identity(key, reader) if sha256.startswith(EDGES) else reader.sha256()
+    except LostError as lost:
+        return lost
+    same = reader.size == file.size and known == sha256
+    return reader if same else Reject("changed", f"{file.path}: another size, time or bytes than when it was imported")
+
+
+def _same(file: FileInfo, data: bytes | Reject, sha256: str) -> Reader | Reject:
     """The bytes, if they are those that the pool has recorded; names the file otherwise."""
     if isinstance(data, Reject):
         return Reject(data.reason, f"{file.path}: {data.detail}" if data.reason == "changed" else data.detail)
     if hashlib.sha256(data).hexdigest() != sha256:
         return Reject("changed", f"{file.path}: other bytes than when it was imported")
-    return data
+    return Reader(data)

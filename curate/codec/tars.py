@@ -17,6 +17,7 @@ from fsspec import AbstractFileSystem
 from fsspec.utils import merge_offset_ranges
 
 from curate.core.errors import StorageError
+from curate.core.reader import Reader, as_reader
 
 Span = tuple[int, int]
 """(offset, size) of some bytes in a file."""
@@ -47,10 +48,12 @@ class TarWriter:
         self.offset = 0
         """Bytes written so far."""
 
-    def add(self, name: str, data: bytes) -> int:
-        """Append a member and return the offset of its bytes. Names that do not fit ustar get a PAX header."""
+    def add(self, name: str, data: bytes | Reader) -> int:
+        """Append a member, a large one in blocks, and return the offset of its bytes. Names that do not fit ustar get
+        a PAX header."""
+        reader = as_reader(data)
         info = tarfile.TarInfo(name)
-        info.size = len(data)
+        info.size = reader.size
         info.mode = 0o644
         try:
             header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
@@ -58,9 +61,16 @@ class TarWriter:
             header = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
         start = self.offset + len(header)
         self._write(header)
-        self._write(data)
-        self._write(bytes(-len(data) % tarfile.BLOCKSIZE))
+        for block in reader.blocks():
+            self._write(block)
+        self._write(bytes(-reader.size % tarfile.BLOCKSIZE))
         return start
+
+    def truncate(self, offset: int) -> None:
+        """Remove what was written from `offset` on."""
+        self._file.seek(offset)
+        self._file.truncate()
+        self.offset = offset
 
     def close(self) -> None:
         """Write the end mark. The file object stays open, for its owner to publish."""

@@ -18,6 +18,10 @@ from curate.core.nouns.pools import MEDIA_COLUMNS, POOL_SCHEMA, Shard, read_pool
 from curate.core.nouns.selections import Lines, read_selected, selection_places
 from curate.core.store.storage import Storage, open_storage
 
+PARENT = "parent."
+"""Prefix of the name of a parent's column, where the rows are children."""
+CHILDREN = "children"
+"""Port of a stage that reads columns of its rows' children, as `children.` and a name: lists of the alive ones."""
 POOL_COLUMNS = tuple(name for name in POOL_SCHEMA.names if name not in ("reject", "status"))
 IMAGE_COLUMNS = tuple(name for name in POOL_COLUMNS if name not in MEDIA_COLUMNS)
 """Columns of a pool of images, over which the names of MEDIA_COLUMNS are free for the columns of a Map."""
@@ -56,6 +60,8 @@ class KnownShards:
     """Base of a selection -> shard -> location of its lines."""
     fates: dict[tuple[str, str, str], Fate] = field(default_factory=dict)
     """(folder of masks, point, shard) -> fate of the shard's rows. Only in a plan."""
+    children: dict[str, tuple[Shard, ...]] = field(default_factory=dict)
+    """Parents' shard -> shards of their children."""
     tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
     """(folder of facts, shard) -> its table with the answers that a run would copy into it. Only in a plan."""
     pool_columns: tuple[str, ...] = ()
@@ -88,24 +94,53 @@ class Rows:
     """Stage -> index in the DAG."""
     parents: Rows | None = None
     """For a derived pool: the parents' rows. Children of rejected parents are absent."""
+    children: Rows | None = None
+    """For a stage that reads columns of children: their rows, as the stage at its port leaves them."""
     known: KnownShards = field(default_factory=KnownShards, hash=False, compare=False)
     """Consulted before manifests."""
 
     def with_known(self, known: KnownShards) -> Rows:
         """The same rows, for the shards in `known`."""
-        return replace(self, known=known, parents=None if self.parents is None else self.parents.with_known(known))
+        parents, children = (near and near.with_known(known) for near in (self.parents, self.children))
+        return replace(self, known=known, parents=parents, children=children)
 
     def table(self, shard: Shard, names: tuple[str, ...]) -> pa.Table:
         """All rows of the shard, alive or not: `key` and the named columns; null if a stage has no row."""
-        columns = tuple(dict.fromkeys(("key", *names)))
-        table = self._pool(shard, [name for name in columns if name in POOL_COLUMNS and not self._maker(name)])
+        columns, above = tuple(dict.fromkeys(("key", *names))), of_parent(names)
+        own = [name for name in columns if name in POOL_COLUMNS and not self._maker(name)]
+        table = self._pool(shard, own)
         for ref in self.columns:
             written = [name for name in ref.names if name in columns]
             if written:
                 found = self.facts(ref, shard, written)
                 for name in written:
                     table = table.append_column(found.schema.field(name), found.column(name))
+        if above:
+            assert self.parents is not None
+            found = self.parents.table(shard.parent_shard(), above).take(self._parent_rows(shard))
+            for name in above:
+                table = table.append_column(PARENT + name, found.column(name))
+        for name in columns:
+            if name.startswith(f"{CHILDREN}."):
+                table = table.append_column(name, self._of_children(shard, name.removeprefix(f"{CHILDREN}.")))
         return table.select(list(columns))
+
+    def _of_children(self, shard: Shard, name: str) -> pa.Array:
+        """A list for each row with the values of its alive children in order; all null if there is no child."""
+        assert self.children is not None
+        names = tuple(dict.fromkeys(("parent_row", name)))
+        found = [self.children.live_table(child, names) for child in self.known.children.get(shard.id, ())]
+        if not sum(table.num_rows for table in found):
+            return pa.nulls(shard.rows)
+        table = pa.concat_tables([table.select(names).replace_schema_metadata() for table in found])
+        parents = table.column("parent_row").to_numpy()  # all children of a parent are in one shard, in order
+        values = table.column(name).take(pa.array(np.argsort(parents, kind="stable"))).combine_chunks()
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(parents, minlength=shard.rows))])
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+    def _parent_rows(self, shard: Shard) -> NDArray[np.int32]:
+        """Row of each child's parent in the parents' shard."""
+        return np.asarray(self._pool(shard, ["parent_row"]).column("parent_row"))
 
     def _pool(self, shard: Shard, names: list[str]) -> pa.Table:
         """Columns of the shard's pool table."""
@@ -144,6 +179,14 @@ class Rows:
         if table is not None:
             marked[table.column(facts.ROW).to_numpy()] = facts.rank(table) < 2
         return marked
+
+    def marked(self, shard: Shard, names: Sequence[str]) -> NDArray[np.bool_]:
+        """Rows (n,) for which one of the named columns is the null of an error, or computed from one."""
+        refs = [ref for ref in self.columns if set(ref.names).intersection(names)]
+        marks = [np.zeros(shard.rows, dtype=bool), *(self.marks(ref, shard) for ref in refs)]
+        if self.parents is not None and (above := of_parent(names)):
+            marks.append(self.parents.marked(shard.parent_shard(), above)[self._parent_rows(shard)])
+        return np.any(marks, axis=0)
 
     def fate(self, shard: Shard) -> Fate:
         """The fate of every row."""
@@ -225,6 +268,11 @@ class Rows:
 
     def _maker(self, name: str) -> str | None:
         return next((ref.stage for ref in self.columns if name in ref.names), None)
+
+
+def of_parent(names: Sequence[str]) -> tuple[str, ...]:
+    """The parent's columns among names of columns."""
+    return tuple(dict.fromkeys(name.removeprefix(PARENT) for name in names if name.startswith(PARENT)))
 
 
 @lru_cache(maxsize=64)

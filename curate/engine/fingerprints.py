@@ -6,7 +6,7 @@ it. The rows enter by content (alive or not), never by the reasons of the others
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from curate.codec import media
@@ -14,7 +14,9 @@ from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.nouns.pools import FORMAT_OF_POOL
 from curate.core.recipe.pipeline import Node
+from curate.core.rows import CHILDREN, PARENT, of_parent
 from curate.engine.outputs import Outputs
+from curate.engine.state import Pool
 
 
 def stage_digest(outputs: Outputs, node: Node, decodes: bool = False) -> str:
@@ -26,7 +28,7 @@ def stage_digest(outputs: Outputs, node: Node, decodes: bool = False) -> str:
         "version": stage.version,
         "parameters": stage.parameters(),
         "identity": stage.identity(),
-        "ports": {port: outputs.built[name].content for port, name in node.ports.items()},
+        "ports": {port: outputs.built[name].content for port, name in node.artifacts.items()},
     }
     if decodes or trait(stage, "pixels"):
         versions = [media.of(name).version for name in outputs.pipeline.media_seen(node.name)]
@@ -36,7 +38,16 @@ def stage_digest(outputs: Outputs, node: Node, decodes: bool = False) -> str:
 
 def column_fingerprints(outputs: Outputs, node: Node, columns: Iterable[str]) -> dict[str, str]:
     """Fingerprints of columns that a stage reads: of their maker's fingerprint and their name; for a column of the
-    pool, of its name and the pool's format."""
+    pool, of its name and the pool's format; for a parent's column, its fingerprint where the children were made."""
+    columns = list(columns)
+    if of_children := [name for name in columns if name.startswith(f"{CHILDREN}.")]:
+        own = column_fingerprints(outputs, node, [name for name in columns if name not in of_children])
+        return own | {name: _of_children(outputs, node.ports[CHILDREN], name) for name in of_children}
+    if above := of_parent(columns):
+        derive = outputs.pipeline.nodes[outputs.pipeline.pool_upstream(node.name)]
+        own = column_fingerprints(outputs, node, [name for name in columns if not name.startswith(PARENT)])
+        found = column_fingerprints(outputs, derive, above)
+        return own | {PARENT + name: fingerprint for name, fingerprint in found.items()}
     makers = {column: outputs.pipeline.maker(node.name, column) for column in columns}
     return {
         column: digest(
@@ -44,6 +55,20 @@ def column_fingerprints(outputs: Outputs, node: Node, columns: Iterable[str]) ->
         )
         for column, maker in makers.items()
     }
+
+
+def _of_children(outputs: Outputs, stage: str, column: str) -> str:
+    """Fingerprint of a column of children as a stage leaves them: of the column, and of the rows alive there."""
+    child, name = outputs.pipeline.nodes[stage], column.removeprefix(f"{CHILDREN}.")
+    if name in outputs.pipeline.columns_of(stage):
+        found = digest([outputs.built[stage].fingerprint, name])
+    elif outputs.pipeline.makes_pool(stage):
+        found = digest(["pool", name, FORMAT_OF_POOL])
+    else:
+        found = column_fingerprints(outputs, child, [name])[name]
+    rows = outputs.rows_after(stage)
+    retried = [ref.base for ref in rows.columns if name in ref.names and outputs.pipeline.keeps_errors(stage)]
+    return digest([found, _content_after(outputs, (stage,), outputs.pool(child)), retried])
 
 
 def facts_fingerprint(outputs: Outputs, node: Node) -> str:
@@ -55,6 +80,12 @@ def facts_fingerprint(outputs: Outputs, node: Node) -> str:
         outputs.removed[folder] = len(outputs.storage.list(f"{folder}/removed"))
     times = outputs.removed.get(folder)
     return digest([f"{what}-{times}" if times else what, column_fingerprints(outputs, node, node.stage.reads())])
+
+
+def children_fingerprint(outputs: Outputs, node: Node) -> str:
+    """Fingerprint of a Derive's children, by parent."""
+    what, columns = stage_digest(outputs, node, decodes=True), column_fingerprints(outputs, node, node.stage.reads())
+    return digest([what, columns]) if columns else what
 
 
 def rows_fingerprint(outputs: Outputs, node: Node, columns: dict[str, str], **more: Any) -> str:
@@ -85,9 +116,13 @@ def content_by_shard(outputs: Outputs, node: Node) -> dict[str, str]:
 
 def _content(outputs: Outputs, node: Node) -> str:
     """Digest of the rows that reach a stage."""
-    ways = outputs.ways(node.inputs)
+    return _content_after(outputs, node.inputs, outputs.pool_upstream(node))
+
+
+def _content_after(outputs: Outputs, inputs: Sequence[str], pool: Pool) -> str:
+    ways = outputs.ways(inputs)
     masks = {mask.chain: mask for mask in outputs.masks}
     parts = [masks[ref.chain].contents[ref.point] for ref in outputs.mask_refs(ways)]
     select = outputs.selection_among(ways)
     parts += [outputs.built[select].fingerprint] if select else []
-    return digest(sorted(parts)) if parts else outputs.pool_upstream(node).fingerprint
+    return digest(sorted(parts)) if parts else pool.fingerprint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ from curate.core.nouns.pools import Shard
 from curate.core.nouns.selections import Lines, selection_places
 from curate.core.nouns.tombstones import Tombstones
 from curate.core.recipe.pipeline import PIN, Node, Pipeline
-from curate.core.rows import ColumnsRef, KnownShards, MaskRef, Rows
+from curate.core.rows import CHILDREN, ColumnsRef, KnownShards, MaskRef, Rows
 from curate.core.store.storage import Storage
 from curate.engine.state import Built, Mask, Pool
 
@@ -64,22 +64,35 @@ class Outputs:
 
     def rows(self, node: Node, inputs: Sequence[str] | None = None) -> Rows:
         """The rows that reach a stage through its `from` (or through `inputs`), with all upstream columns."""
-        ways = self.ways(node.inputs if inputs is None else inputs)
+        made = self._rows(node.inputs if inputs is None else inputs, self.columns(node), self.pool_upstream(node))
+        families, child = tuple(sorted(self.pipeline.families(node.name).items())), node.ports.get(CHILDREN)
+        source = self.pipeline.pool_upstream(node.name)
+        return replace(made, families=families, source=source, children=self.rows_after(child) if child else None)
+
+    def rows_after(self, name: str) -> Rows:
+        """The rows that a Map, a Filter or a Derive leaves, with its columns and those upstream."""
+        node = self.pipeline.nodes[name]
+        own = (self.column_ref(node),) if self.built[name].path else ()
+        upstream = () if self.pipeline.makes_pool(name) else self.columns(node)
+        pool = self.pool(node)
+        if self.known.plan:
+            self.known.children.update(pool.of_parents)
+        return replace(self._rows((name,), (*upstream, *own), pool), source=self.pipeline.pool_of(name))
+
+    def _rows(self, inputs: Sequence[str], columns: tuple[ColumnsRef, ...], pool: Pool) -> Rows:
+        ways = self.ways(inputs)
         select = self.selection_among(ways)
-        families = tuple(sorted(self.pipeline.families(node.name).items()))
         before = self.mask_refs(self.ways(self.pipeline.nodes[select].inputs)) if select else ()
         return Rows(
             self.storage,
-            self.columns(node),
+            columns,
             (*self.mask_refs(ways), *before),
             self.built[select].base if select else None,
             select,
             self._items_of(select),
-            self.pipeline.pool_upstream(node.name),
-            families,
-            self.order,
-            self.pool_upstream(node).parents,
-            self.known,
+            order=self.order,
+            parents=pool.parents,
+            known=self.known,
         )
 
     def placed(self, rows: Rows, shards: Iterable[Shard]) -> Rows:
@@ -91,7 +104,7 @@ class Outputs:
     def known_of(self, several: Iterable[Rows], shards: Iterable[Shard]) -> KnownShards:
         """Tables and masks of some shards that the given rows refer to."""
         numbers, files = dict[str, dict[str, int]](), dict[str, dict[str, str]]()
-        lines = dict[str, dict[str, Lines]]()
+        lines, children = dict[str, dict[str, Lines]](), dict[str, tuple[Shard, ...]]()
         masks = {mask.chain: mask for mask in self.masks}
         shards = list(shards)
         for rows in several:
@@ -105,15 +118,22 @@ class Outputs:
             if rows.selection is not None:
                 places = selection_places(self.storage.url, rows.selection)
                 lines.setdefault(rows.selection, {}).update({s.id: places[s.id] for s in shards if s.id in places})
+            near = []
             if rows.parents is not None:
-                above = self.known_of([rows.parents], {s.parent: s.parent_shard() for s in shards if s.parent}.values())
+                near.append((rows.parents, list({s.parent: s.parent_shard() for s in shards if s.parent}.values())))
+            if rows.children is not None:
+                below = self.pools[rows.children.source].of_parents
+                children.update({shard.id: below.get(shard.id, ()) for shard in shards})
+                near.append((rows.children, [child for shard in shards for child in below.get(shard.id, ())]))
+            for of_near, their in near:
+                above = self.known_of([of_near], their)
                 for path, more in above.numbers.items():
                     numbers.setdefault(path, {}).update(more)
                 for chain, named in above.files.items():
                     files.setdefault(chain, {}).update(named)
                 for base, of_shard in above.lines.items():
                     lines.setdefault(base, {}).update(of_shard)
-        return KnownShards(numbers, files, lines)
+        return KnownShards(numbers, files, lines, children=children)
 
     def ways(self, inputs: Sequence[str]) -> list[str]:
         """Inputs that decide which rows are alive; without any, all rows of the pool are."""
@@ -151,7 +171,7 @@ class Outputs:
         return {name: built for name, built in self.built.items() if name.startswith(PIN)}
 
     def ports(self, node: Node) -> dict[str, str]:
-        return {port: self.built[name].base for port, name in node.ports.items()}
+        return {port: self.built[name].base for port, name in node.artifacts.items()}
 
     def finish(
         self,

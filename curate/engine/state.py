@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from curate.core.contracts import Portion
 from curate.core.errors import InputError
@@ -68,6 +69,14 @@ class Pool:
     @property
     def rows(self) -> int:
         return sum(shard.rows for shard in self.shards)
+
+    @cached_property
+    def of_parents(self) -> dict[str, tuple[Shard, ...]]:
+        """For a derived pool: parents' shard -> shards of their children."""
+        found: dict[str, list[Shard]] = {}
+        for shard in self.shards:
+            found.setdefault(shard.parent_shard().id, []).append(shard)
+        return {parent: tuple(shards) for parent, shards in found.items()}
 
 
 @dataclass

@@ -14,10 +14,12 @@ from typing import Annotated, Any, ClassVar, Literal
 from PIL import Image
 from pydantic import Field, field_validator, model_validator
 
-from curate.codec.formats import sniff
+from curate.codec.formats import SNIFF_BYTES, sniff
 from curate.codec.images import decode, probe
+from curate.codec.readers import EDGES
 from curate.core.contracts import Added, Pack, Packed
 from curate.core.errors import CurateError, Undecodable, did_you_mean
+from curate.core.reader import Reader
 from curate.kernels.meta import META, field_at, fields_of
 
 Format = Literal["webp", "jpeg", "png"]
@@ -110,10 +112,12 @@ class PackWebDataset(Pack):
         column, _, kind = (self.text or "").partition(".")
         return column, kind
 
-    def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
+    def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
+        if str(row.get("sha256")).startswith(EDGES):
+            row = {**row, "sha256": data.sha256()}
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
-        data, ext, image = self._image(row, data)
-        offset = add(f"{stem}.{ext}", data)
+        member, ext, image = self._image(row, data)
+        offset = add(f"{stem}.{ext}", member)
         text = self._text(row)
         text_offset, text_bytes = -1, b""
         if text is not None:
@@ -123,7 +127,7 @@ class PackWebDataset(Pack):
         texts = {} if self.texts is None else _kinds(row, self.texts, "texts")
         add(f"{stem}.json", describe(row, image, carried, texts))
         size = image["width"], image["height"]
-        return Packed(ext, offset, len(data), text_offset, len(text_bytes), *size, carried)
+        return Packed(ext, offset, member.size, text_offset, len(text_bytes), *size, carried)
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
         column, kind = self._text_source
@@ -135,16 +139,16 @@ class PackWebDataset(Pack):
             raise CurateError(f"{self.op}.text: column {column!r} has texts of several kinds; give one of {kinds}")
         return value if value is None else str(value)
 
-    def _image(self, row: Mapping[str, Any], data: bytes) -> tuple[bytes, str, dict[str, Any]]:
-        """(bytes, extension, description) of the image member. Raises Undecodable if the image cannot be resized."""
+    def _image(self, row: Mapping[str, Any], data: Reader) -> tuple[Reader, str, dict[str, Any]]:
+        """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized."""
         if self.image == "resized":
-            data, new_width, new_height = resize(data, self.max_side, self.format, self.quality)
-            sha256 = hashlib.sha256(data).hexdigest()
-            return data, EXTENSIONS[self.format], _facts(new_width, new_height, self.format, sha256)
-        format = row.get("format") or sniff(data)
+            made, new_width, new_height = resize(data.bytes(), self.max_side, self.format, self.quality)
+            sha256 = hashlib.sha256(made).hexdigest()
+            return Reader(made), EXTENSIONS[self.format], _facts(new_width, new_height, self.format, sha256)
+        format = row.get("format") or sniff(data.read_at(0, SNIFF_BYTES))
         size = row.get("width"), row.get("height")
-        width, height = _size(data) if None in size else size
-        facts = _facts(width, height, format, row.get("sha256") or hashlib.sha256(data).hexdigest())
+        width, height = _size(data.bytes()) if None in size else size
+        facts = _facts(width, height, format, row.get("sha256") or data.sha256())
         return data, _extension(str(row.get("ext") or ""), format), facts
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:

@@ -76,6 +76,12 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "where": ("filter.where", "inspect", {"keep": "width < 40 or frames > 1", "reason": "large_still"}, {}),
     "frames": ("image.frames", "inspect", {"namespace": "contract_frames", "every": 2}, {}),
     "frames_seen": ("image.inspect", "frames", {}, {}),
+    "rolled": (
+        "derive.roll_up",
+        "inspect",
+        {"column": "width", "how": "max", "into": "rolled"},
+        {"children": "frames_seen"},
+    ),
     "text": ("text.clean", "size", {}, {}),
     "worded": ("text.filter", "text", {"min_words": 2}, {}),
     "sentences": ("text.sentences", "text", {}, {}),

@@ -20,6 +20,7 @@ from curate.codec.tars import TarWriter
 from curate.core.contracts import Packed
 from curate.core.errors import CurateError, Undecodable
 from curate.core.hashing import make_key
+from curate.core.reader import Reader, as_reader
 from curate.pack.webdataset import PackWebDataset, fitted_size, resize
 from tests.codec.make_images import encoded, gradient, noise
 
@@ -46,7 +47,7 @@ def pack(
         part = rows[i * per_shard : (i + 1) * per_shard]
         tars.append((f"{stage.name}-{i:06d}.tar", len(part)))
         with open(folder / tars[-1][0], "wb") as file, TarWriter(file) as tar:
-            packed += [stage.write(row, data, tar.add) for row, data in part]
+            packed += [stage.write(row, Reader(data), tar.add) for row, data in part]
     for name, content in stage.finish(tars).items():
         (folder / name).write_bytes(content)
     return packed
@@ -130,7 +131,7 @@ def test_text_comes_from_the_text_column_then_from_the_caption(images: list[byte
             members[name.rpartition(".")[2]] = data
             return 0
 
-        stage.write(sample(0, images[0], **columns), images[0], add)
+        stage.write(sample(0, images[0], **columns), Reader(images[0]), add)
         return members.get("txt")
 
     plain = PackWebDataset(name="d")
@@ -159,13 +160,13 @@ def test_carry_takes_columns_and_fields_of_meta(images: list[bytes]) -> None:
     stage = PackWebDataset(name="d", carry={"label": "meta.category", "rating": "meta.rating", "leaf": "cluster_1"})
     row = sample(7, images[0], cluster_1=12)
     assert stage.reads() == ("cluster_1",)
-    assert stage.write(row, images[0], ignored).carried == {"label": "shapes/stars", "rating": "7", "leaf": 12}
+    assert stage.write(row, Reader(images[0]), ignored).carried == {"label": "shapes/stars", "rating": "7", "leaf": 12}
 
 
 def test_carry_as_a_list_keeps_names_and_missing_fields_are_null(images: list[bytes]) -> None:
     stage = PackWebDataset(name="d", carry=["duplicate_set", "meta.author", "meta.exif.camera"])
     meta = json.dumps({"exif": {"camera": "Leica"}})
-    packed = stage.write(sample(0, images[0], duplicate_set="ab", meta=meta), images[0], ignored)
+    packed = stage.write(sample(0, images[0], duplicate_set="ab", meta=meta), Reader(images[0]), ignored)
     assert packed.carried == {"duplicate_set": "ab", "author": None, "exif.camera": "Leica"}
 
 
@@ -207,7 +208,7 @@ def test_a_name_that_is_not_valid_in_file_names_is_rejected(name: str) -> None:
 def test_extension_is_the_sources_unless_it_contradicts_the_format(ext: str, format: str | None, expected: str) -> None:
     members: list[str] = []
     row = sample(0, encoded(gradient(), "png"), ext=ext, format=format)
-    PackWebDataset(name="d").write(row, b"not an image", lambda name, data: members.append(name) or 0)
+    PackWebDataset(name="d").write(row, Reader(b"not an image"), lambda name, data: members.append(name) or 0)
     assert members[0] == f"{row['key']}-0-0.{expected}"
 
 
@@ -268,7 +269,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path, images: list[bytes]) 
         with TarWriter(sink) as tar:
             stage = PackWebDataset(name="d", image="resized", max_side=10)
             for i, data in enumerate(images):
-                stage.write(sample(i, data), data, tar.add)
+                stage.write(sample(i, data), Reader(data), tar.add)
         return sink.getvalue()
 
     assert build() == build()
@@ -286,11 +287,11 @@ TEXTS = {"original": "IMG_1", "short": "a cat", "tags": None}
 def members(stage: PackWebDataset, data: bytes, **columns: Any) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
 
-    def add(name: str, content: bytes) -> int:
-        found[name.rpartition(".")[2]] = content
+    def add(name: str, content: bytes | Reader) -> int:
+        found[name.rpartition(".")[2]] = as_reader(content).bytes()
         return 0
 
-    stage.write(sample(0, data, **columns), data, add)
+    stage.write(sample(0, data, **columns), Reader(data), add)
     return found
 
 
@@ -311,11 +312,11 @@ def test_texts_are_beside_the_usual_text_and_in_the_index_only_if_carried(images
     found = members(stage, images[0], mixed=TEXTS)
     assert found["txt"] == b"caption 0"
     assert json.loads(found["json"])["texts"] == {"original": "IMG_1", "short": "a cat"}
-    packed = stage.write(sample(0, images[0], mixed=TEXTS), images[0], ignored)
+    packed = stage.write(sample(0, images[0], mixed=TEXTS), Reader(images[0]), ignored)
     assert packed.carried == {"mixed": TEXTS}
-    assert PackWebDataset(name="d", texts="mixed").write(sample(0, images[0], mixed=TEXTS), images[0], ignored) == (
-        Packed(packed.ext, 0, packed.size, 0, packed.text_size, packed.width, packed.height, {})
-    )
+    assert PackWebDataset(name="d", texts="mixed").write(
+        sample(0, images[0], mixed=TEXTS), Reader(images[0]), ignored
+    ) == (Packed(packed.ext, 0, packed.size, 0, packed.text_size, packed.width, packed.height, {}))
 
 
 def test_a_stage_without_texts_has_the_parameters_that_it_had() -> None:
@@ -342,7 +343,7 @@ def test_a_stage_without_texts_has_the_parameters_that_it_had() -> None:
 )
 def test_wrong_kinds_are_one_line(parameters: dict[str, str], texts: Any, message: str, images: list[bytes]) -> None:
     with pytest.raises(CurateError, match=re.escape(message)):
-        PackWebDataset(name="d", **parameters).write(sample(0, images[0], texts=texts), images[0], ignored)
+        PackWebDataset(name="d", **parameters).write(sample(0, images[0], texts=texts), Reader(images[0]), ignored)
 
 
 def test_a_carried_column_cannot_hide_the_texts() -> None:

@@ -37,5 +37,7 @@ class Derive(Stage):
 
     def children(self, sample: Sample) -> Iterator[Child]:
         """Children in order of their spans, each span once. Raise Reject if the parent is unusable. `sample.row` has
-        the parent's `key`, `source_id`, `name`, `caption`, `url` and `meta` (JSON)."""
+        the parent's `key`, `source_id`, `name`, `caption`, `url` and `meta` (JSON), and the columns that the stage
+        `reads`. A parent for which one of these is in error has no children until it is retried: its reason is
+        `error_upstream`."""
         raise NotImplementedError

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from curate.core.contracts.stage import Stage, Table
 from curate.core.errors import Undecodable
+from curate.core.reader import Reader, as_reader
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -19,11 +20,18 @@ if TYPE_CHECKING:
 class Sample:
     """An encoded image in a decoding thread; decoded once, and shared by all stages."""
 
-    def __init__(self, data: bytes, decode: Callable[..., Image], row: Mapping[str, Any] | None = None) -> None:
-        self.data = data
+    def __init__(
+        self, data: bytes | Reader, decode: Callable[..., Image], row: Mapping[str, Any] | None = None
+    ) -> None:
+        self.reader = as_reader(data)
         self.row = row or {}
         self._decode = decode
         self._image: Image | None = None
+
+    @property
+    def data(self) -> bytes:
+        """All bytes; `reader` reads parts, for large samples."""
+        return self.reader.bytes()
 
     def image(self, max_pixels: int = 100_000_000) -> Image:
         """RGB, upright, alpha over white. Raises Undecodable (a Reject)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core.contracts.stage import Stage
+from curate.core.reader import Reader
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,10 @@ class Pack(Stage):
         first that exists must have a value per item."""
         return ()
 
-    def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
-        """Write one sample into the tar; `add(member name, bytes)` returns the offset of the member's bytes. Raise
-        Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns."""
+    def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
+        """Write one sample into the tar; `add(member name, bytes or reader)` returns the offset of the member's bytes.
+        Raise Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns.
+        """
         raise NotImplementedError
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from curate.core.contracts.stage import Stage, plain_name
+from curate.core.reader import Reader
 
 
 def _never() -> bool:
@@ -65,7 +66,7 @@ class Incoming:
     name: str = ""
     """Member stem in the source; becomes the member's name in our tar when empty (then the key)."""
     ext: str = ""
-    data: bytes | None = None
+    data: bytes | Reader | None = None
     offset: int | None = None
     size: int | None = None
     caption: str | None = None

@@ -28,7 +28,7 @@ from curate.core.items import family_of, per_item
 from curate.core.nouns.pools import POOL_SCHEMA
 from curate.core.recipe import registry
 from curate.core.recipe.document import first_problem, message
-from curate.core.rows import IMAGE_COLUMNS, POOL_COLUMNS
+from curate.core.rows import CHILDREN, IMAGE_COLUMNS, PARENT, POOL_COLUMNS
 
 RESERVED = ("op", "from", "keep_null")
 LONGEST_NAME = 200
@@ -56,6 +56,11 @@ class Node:
     def pinned(self) -> dict[str, str]:
         """Ports that name a pin -> `pin:NAME`."""
         return {port: name for port, name in self.ports.items() if name.startswith(PIN)}
+
+    @property
+    def artifacts(self) -> dict[str, str]:
+        """Ports that bring artifacts, which that of children does not."""
+        return {port: name for port, name in self.ports.items() if port != CHILDREN}
 
     def fail(self, text: str) -> RecipeError:
         return RecipeError(f"{self.place or 'pipeline'}: {self.name}: {text}")
@@ -179,11 +184,31 @@ class Pipeline:
         return IMAGE_COLUMNS if self.media_upstream(name) == ("image",) else POOL_COLUMNS
 
     def fields(self, name: str) -> dict[str, pa.Field]:
-        """Columns that reach a stage: those of the pool and of the Maps upstream."""
+        """Columns that reach a stage: those of the pool and of the Maps upstream; for children also `parent.` and a
+        column that reached the stage that made them."""
         found = {column: POOL_SCHEMA.field(column) for column in self.pool_columns(name)}
+        pool = self.pool_upstream(name)
+        if isinstance(self.nodes[pool].stage, Derive):
+            above = self.fields(pool).values()  # a parent's items are not those of the row
+            found |= {PARENT + one.name: one.with_name(PARENT + one.name).remove_metadata() for one in above}
         for up in self.along(name):
             found |= {field.name: field for field in up.stage.schema()}
+        if child := self.nodes[name].ports.get(CHILDREN):
+            below = {} if self.makes_pool(child) else self.fields(child)
+            below = {one: below[one] for one in below if not one.startswith(PARENT)}
+            for one in [*self.pool_columns(child), *below, *self.columns_of(child)]:
+                found[f"{CHILDREN}.{one}"] = pa.field(f"{CHILDREN}.{one}", pa.null())
         return found
+
+    def passes_errors(self, name: str) -> bool:
+        """Whether a stage upstream, perhaps over the parents' pool, passes rows in error."""
+        pool = self.pool_upstream(name)
+        made = isinstance(self.nodes[pool].stage, Derive)
+        return any(up.keep_null for up in self.along(name)) or (made and self.passes_errors(pool))
+
+    def keeps_errors(self, name: str) -> bool:
+        """Whether a stage leaves rows in error: its failures, or those of stages upstream."""
+        return self.nodes[name].keep_null or self.passes_errors(name)
 
     def families(self, name: str) -> dict[str, str]:
         """Per-item column -> the column that made its items, for all columns that reach a stage."""
@@ -284,6 +309,9 @@ class Pipeline:
             expected = node.stage.ports.get(port)
             if expected is None:
                 raise node.fail(f"{port!r} is neither a parameter nor a port of {node.stage.op}")
+            if port == CHILDREN:
+                self._check_children(node, name)
+                continue
             if name.startswith(PIN):  # the run checks whether it exists, and its kind
                 continue
             maker = self.nodes[name].stage
@@ -306,15 +334,24 @@ class Pipeline:
         pool = self.pool_upstream(node.name)
         raise node.fail(f"{stage.op} reads {samples}, but those of {pool!r} are {' and '.join(media)}; {hint}")
 
+    def _check_children(self, node: Node, name: str) -> None:
+        """The rows of the stage at the port of children must be children of the node's rows."""
+        advice = "give a stage after a Derive, such as image.frames, of its rows"
+        if name.startswith(PIN) or not isinstance(self.nodes[name].stage, (Map, Filter, Derive)):
+            raise node.fail(f"{CHILDREN}: {name!r} computes and filters no rows; {advice}")
+        pool, mine = self.nodes[self.pool_of(name)], self.pool_upstream(node.name)
+        if not isinstance(pool.stage, Derive) or self.pool_upstream(pool.name) != mine:
+            raise node.fail(f"{CHILDREN}: the rows of {name!r} are not made of those of {mine!r}; {advice}")
+
     def _check_columns(self, node: Node) -> None:
-        if isinstance(node.stage, (Collect, Source, Derive)):
+        if isinstance(node.stage, (Collect, Source)):
             return
         if node.keep_null and not isinstance(node.stage, Map):
             raise node.fail(f"keep_null does not apply to {node.stage.op}, but to stages that compute facts; remove it")
         if isinstance(node.stage, Map) and not node.stage.schema().names:
             raise node.fail(f"{node.stage.op} writes no column; a Map without facts is of no use")
         makers: dict[str, str] = {}
-        reads = node.stage.reads()
+        reads, fields = node.stage.reads(), self.fields(node.name)
         whole = isinstance(node.stage, Report) and not reads
         ways = self.reaches(node.name) if whole else [*self.along(node.name), node]
         for up in ways:
@@ -323,9 +360,12 @@ class Pipeline:
                     raise node.fail(f"column {column!r} is written by {makers[column]!r} and {up.name!r}; rename one")
                 makers[column] = up.name
         for column in reads:
-            if makers.get(column, node.name) == node.name and column not in self.pool_columns(node.name):
+            if column not in fields:
+                pool = self.pool_upstream(node.name)
+                if column.startswith(PARENT) and not isinstance(self.nodes[pool].stage, Derive):
+                    raise node.fail(f"column {column!r}: rows of {pool!r} have no parents; leave {PARENT!r} out")
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
-                hint = did_you_mean(column, [*makers, *self.pool_columns(node.name)], "add a stage that writes it")
+                hint = did_you_mean(column, [*makers, *fields], "add a stage that writes it")
                 hint = f"add {writer!r} to `from`" if writer else hint
                 use = node.stage.use_of(column) if isinstance(node.stage, Map) else ""
                 raise node.fail(f"column {column!r}{f' ({use})' if use else ''} is missing upstream; {hint}")

@@ -21,6 +21,7 @@ OPS = {
     "image.appearance": "curate.image.appearance:Appearance",
     "image.filter": "curate.image.filter:ImageFilter",
     "image.frames": "curate.image.frames:Frames",
+    "derive.roll_up": "curate.derive.roll_up:RollUp",
     "image.fingerprint": "curate.image.fingerprint:Fingerprint",
     "image.embed": "curate.image.embed:Embed",
     "duplicates.find": "curate.duplicates.near.find:FindDuplicates",

@@ -22,6 +22,7 @@ from curate.codec import media
 from curate.codec.members import member_columns, read_members
 from curate.core.contracts import Sample, trait
 from curate.core.errors import CurateError, Reject
+from curate.core.reader import LostError, Reader
 from curate.core.secrets import redact
 from curate.engine.passes.batches import PrepareError
 from curate.engine.passes.map import MapMember
@@ -112,7 +113,7 @@ class Decoder:
             rows = range(start, stop)
             yield start, stop, [self._submit(pool, row, next(data)) if wanted[row] else None for row in rows]
 
-    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[bytes | Reject]:
+    def _encoded(self, rows: NDArray[np.int64]) -> Iterator[Reader | Reject]:
         """Encoded images of some rows (ascending), shard by shard."""
         places = self.unit.pool(member_columns(self.unit.shards)).take(pa.array(rows))
         for index, shard in enumerate(self.unit.shards):
@@ -120,17 +121,17 @@ class Decoder:
             if low < high:
                 yield from read_members(self.unit.storage, shard, places.slice(low, high - low).to_pydict())
 
-    def _submit(self, pool: ThreadPoolExecutor, row: int, data: bytes | Reject) -> Future[Prepared]:
+    def _submit(self, pool: ThreadPoolExecutor, row: int, data: Reader | Reject) -> Future[Prepared]:
         """Queue an image for the decoding threads, once the budget has room for its bytes."""
-        size = 0 if isinstance(data, Reject) else len(data)
+        size = 0 if isinstance(data, Reject) else data.size
         BUDGET.take(size)
         future = pool.submit(self._prepare, row, data)
         future.add_done_callback(lambda _: BUDGET.give(size))
         return future
 
-    def _prepare(self, row: int, data: bytes | Reject) -> Prepared:
+    def _prepare(self, row: int, data: Reader | Reject) -> Prepared:
         lost_file = PrepareError(data.reason, str(data)) if isinstance(data, Reject) else None
-        content = b"" if isinstance(data, Reject) else data
+        content = Reader(b"") if isinstance(data, Reject) else data
         samples: dict[tuple[str, ...], Sample] = {}
         """Media that members see -> the sample, decoded once."""
         values: Prepared = {}
@@ -147,6 +148,8 @@ class Decoder:
                 if sees not in samples:
                     samples[sees] = Sample(content, media.sniffed(content, sees).open)
                 values[member.name] = member.stage.prepare(samples[sees])
+            except LostError as gone:
+                values[member.name] = PrepareError(gone.reason, str(gone))
             except Reject as reject:
                 values[member.name] = reject
             except CurateError:

@@ -12,7 +12,7 @@ from curate.core.nouns import facts
 from curate.core.nouns.masks import mask_file
 from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
-from curate.core.rows import Rows
+from curate.core.rows import CHILDREN, Rows, of_parent
 from curate.engine.fingerprints import facts_fingerprint, stage_digest
 from curate.engine.outputs import Outputs, point_name
 from curate.engine.passes.answers import index as answer_index
@@ -92,8 +92,11 @@ def lay_out(outputs: Outputs, nodes: list[Node], above: frozenset[str]) -> PassP
         [s.name, s.place, outputs.built[s.name].fingerprint, s.inputs, s.keep_null, s.family] for s in stages
     ]
     described += [[p.name, p.inputs] for p in points]
-    chain = f"masks/{digest([described, outside])}"
     pool = outputs.pool(nodes[0])
+    if pool.parents is not None:  # a retry may replace the error of a parent's column
+        read = {name for s in stages for name in of_parent(s.stage.reads())}
+        outside += [ref.base for ref in pool.parents.columns if read.intersection(ref.names)]
+    chain = f"masks/{digest([described, outside])}"
     alive = {} if pool.parents is None else pool.alive
     others = tuple(masks[ref.chain] for rows in bases.values() for ref in rows.masks)
     outputs.masks.append(Mask(chain, frozenset(names), tuple(point.name for point in points)))
@@ -126,7 +129,7 @@ def _stage(outputs: Outputs, node: Node, names: set[str]) -> PassStage:
         path=path,
         ports=outputs.ports(node),
         keep_null=node.keep_null,
-        may_mark=any(up.keep_null for up in outputs.pipeline.along(node.name)),
+        may_mark=outputs.pipeline.passes_errors(node.name),
         family=family,
         families={column: family for column, family in families.items() if column in stage.reads()},
         where=node.place,
@@ -138,6 +141,10 @@ def _points(outputs: Outputs, nodes: list[Node], names: set[str], above: frozens
     step that reads them: this pass would wait for them unnecessarily."""
     seen: set[str] = set()
     for consumer in outputs.pipeline.nodes.values():
+        child = consumer.ports.get(CHILDREN)
+        if child in names and child not in seen:
+            seen.add(child)
+            yield Point(child, (child,), None)
         mine = [name for name in consumer.inputs if name in names]
         if consumer.name in names or not mine:
             continue

@@ -67,7 +67,7 @@ class Unit:
         return pa.table([table.column(0) for table in tables], schema=schema)
 
     def _add(self, path: str, tables: list[pa.Table]) -> None:
-        whole = pa.concat_tables(tables).combine_chunks()
+        whole = pa.concat_tables(tables, promote_options="default").combine_chunks()  # nulls: a shard without children
         self._columns |= {(name, path): whole.select([name]) for name in whole.column_names}
 
     def fate(self, rows: Rows) -> Fate:
@@ -79,10 +79,7 @@ class Unit:
 
     def marks(self, rows: Rows, name: str) -> NDArray[np.bool_]:
         """Rows (n,) whose value of a column is an error's null, or computed from one."""
-        ref = next((ref for ref in rows.columns if name in ref.names), None)
-        if ref is None:
-            return np.zeros(self.rows, dtype=bool)
-        return np.concatenate([rows.marks(ref, shard) for shard in self.shards])
+        return np.concatenate([rows.marked(shard, (name,)) for shard in self.shards])
 
 
 class UnitFacts:

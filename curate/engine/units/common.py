@@ -15,6 +15,7 @@ from curate.core.contracts import Collect, Derive, Filter, Map, Source
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
 from curate.core.nouns.pools import MEDIA_COLUMNS
+from curate.core.reader import Reader
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
 from curate.engine.state import Built
@@ -74,7 +75,7 @@ def fetched(read: Callable[[U], T], paths: Iterable[U], readers: int = READERS) 
 # --- shards of sources and derived pools ------------------------------------------------------------------------------
 
 
-def probed(data: bytes | None, kinds: Sequence[str]) -> dict[str, Any]:
+def probed(data: bytes | Reader | None, kinds: Sequence[str]) -> dict[str, Any]:
     """Columns of a pool of these media that are read from a sample's header; those of MEDIA_COLUMNS are null for an
     image, so that its pool has the shards that it had before there were other media."""
     medium = media.sniffed(data or b"", kinds)

@@ -241,7 +241,7 @@ class StoredView:
             data = read_members(self.storage, shard, table.to_pydict())
             for key, image in zip(table.column("key").to_pylist(), data, strict=True):
                 if not isinstance(image, Reject):
-                    found.setdefault(key, image)
+                    found.setdefault(key, image.bytes())
         return found
 
     def _shards_of(self, keys: Sequence[str]) -> list[Shard]:

@@ -24,6 +24,7 @@ from curate.core.contracts import (
 from curate.core.errors import Reject, TargetError
 from curate.core.group import Group, Part
 from curate.core.hashing import rank_below, ranks
+from curate.core.reader import Reader
 
 
 class Total(Reduce):
@@ -171,13 +172,13 @@ class PlainPack(Pack):
     def reads(self) -> tuple[str, ...]:
         return ("unit_of",)
 
-    def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
+    def write(self, row: Mapping[str, Any], data: Reader, add: Callable[..., int]) -> Packed:
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
         offset = add(f"{stem}.{row['ext']}", data)
         return Packed(
             row["ext"],
             offset,
-            len(data),
+            data.size,
             add(f"{stem}.txt", row["caption"].encode()),
             len(row["caption"]),
             row["width"],
@@ -194,7 +195,7 @@ class Choosy(PlainPack):
 
     op: ClassVar[str] = "toy.choosy"
 
-    def write(self, row: Mapping[str, Any], data: bytes, add: Callable[[str, bytes], int]) -> Packed:
+    def write(self, row: Mapping[str, Any], data: Reader, add: Callable[..., int]) -> Packed:
         if int(row["caption"].split()[-1]) % 2:
             raise Reject("odd")
         return super().write(row, data, add)

@@ -67,6 +67,7 @@ PLAIN = {
     "duplicates.members": {"column"},
     "duplicates.reference": {"embedding"},
     "duplicates.semantic": {"embedding"},
+    "derive.roll_up": {"column", "into"},
     "filter.where": {"keep", "reason", "items"},
     "image.embed": {"column"},
     "image.filter": {"formats[]"},

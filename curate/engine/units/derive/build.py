@@ -2,7 +2,8 @@
 
     pools/<namespace>/versions/<version>/    manifest, shards.parquet, covers.parquet
 
-A version is named by what decides it: the highest table and the alive rows of every shard of the parents. Its content,
+A version is named by what decides it: the highest table and the alive rows of every shard of the parents, and the
+tables of the columns that it reads. Its content,
 on which later stages depend, is the children's shards and their alive rows; a child whose parent is rejected is absent.
 A stricter filter upstream therefore computes nothing, and a looser one only the children of parents that it adds.
 """
@@ -26,7 +27,7 @@ from curate.core.nouns.manifest import Manifest, read_results
 from curate.core.nouns.pools import Shard, lines_of, pool_base
 from curate.core.recipe.pipeline import Node
 from curate.engine.context import Context
-from curate.engine.fingerprints import content_by_shard, stage_digest
+from curate.engine.fingerprints import children_fingerprint, content_by_shard
 from curate.engine.passes.recovery import Recovery
 from curate.engine.passes.task import MARKS, suspects
 from curate.engine.state import Built, Pool
@@ -41,7 +42,7 @@ class DeriveBuild:
     def __init__(self, ctx: Context, node: Node) -> None:
         assert isinstance(node.stage, Derive)
         self.ctx, self.node, self.stage = ctx, node, node.stage
-        self.built = ctx.outputs.built[node.name] = Built(stage_digest(ctx.outputs, node, decodes=True), "")
+        self.built = ctx.outputs.built[node.name] = Built(children_fingerprint(ctx.outputs, node), "")
         self.folder = f"pools/{self.stage.namespace}/derived/{self.built.fingerprint}"
         self.parents = ctx.outputs.pool_upstream(node).shards
         self.whole_rows = ctx.outputs.whole_pool_rows(ctx.pipeline.nodes[ctx.pipeline.pool_upstream(node.name)])
@@ -69,7 +70,9 @@ class DeriveBuild:
 
     def version(self) -> str:
         known = [[shard.id, self.numbers.get(shard.id, 0), self.alive[shard.id]] for shard in self.parents]
-        return pool_base(self.stage.namespace, digest({"stage": self.built.fingerprint, "parents": known}))
+        read = [ref.base for ref in self.rows.columns if set(ref.names).intersection(self.stage.reads())]
+        columns = {"columns": read} if read else {}  # a retry upstream may have replaced an error
+        return pool_base(self.stage.namespace, digest({"stage": self.built.fingerprint, "parents": known} | columns))
 
     def reuse(self) -> bool:
         """Use the version of these tables and parents if it exists; returns whether it does."""
@@ -90,7 +93,8 @@ class DeriveBuild:
         """(alive parents of a shard, alive parents without a status); computes no children."""
         number, alive = self.numbers.get(shard.id, 0), self.rows.alive(shard)
         record = read_record(self.ctx.storage, self.folder, shard.id, number)
-        missing = len(record.missing(np.flatnonzero(alive).tolist(), self.retry))
+        marked = self.rows.marked(shard, self.stage.reads())
+        missing = len(record.missing(np.flatnonzero(alive).tolist(), self.retry, marked))
         if not missing:
             self.results[shard.id] = dump(result_of(shard, alive, number, record))
         return int(alive.sum()), missing

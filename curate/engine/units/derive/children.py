@@ -21,6 +21,7 @@ from curate.core.hashing import canonical, make_child_key
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard, pool_table, read_pool
+from curate.core.reader import LostError, Reader
 from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.engine.passes.task import UnitTask, under_way
@@ -30,6 +31,7 @@ from curate.engine.units.common import content_id, probed
 from curate.engine.units.derive.record import (
     DONE,
     ERROR,
+    ERROR_UPSTREAM,
     RECORD,
     UNUSABLE,
     Parent,
@@ -69,7 +71,8 @@ def _derive(task: DeriveTask, shard: Shard, number: int, start: int) -> ParentsR
     """`start`: the shard's first row in the unit."""
     alive = task.rows.alive(shard)
     record = read_record(task.storage, task.folder, shard.id, number)
-    wanted = record.missing(np.flatnonzero(alive).tolist(), task.retry)
+    marked = task.rows.marked(shard, task.stage.reads())
+    wanted = record.missing(np.flatnonzero(alive).tolist(), task.retry, marked)
     first, stop = task.only or (0, shard.rows)
     wanted = [row for row in wanted if first <= row < stop]
     computed = repeated = 0
@@ -83,7 +86,7 @@ def _derive(task: DeriveTask, shard: Shard, number: int, start: int) -> ParentsR
         except AlreadyExistsError:  # another run published this number first
             number += 1
             record = read_record(task.storage, task.folder, shard.id, number)
-            left = record.missing(wanted, task.retry)
+            left = record.missing(wanted, task.retry, marked)
             repeated, wanted = repeated + len(wanted) - len(left), left
     return result_of(shard, alive, number, record) | {"computed": computed, "repeated": repeated}
 
@@ -130,7 +133,7 @@ class _Children:
 
     def __init__(self, task: DeriveTask, shard: Shard, number: int, file: BinaryIO, start: int) -> None:
         self.task, self.shard, self.start = task, shard, start
-        self.number, self.file, self.tar = number, file, TarWriter(file)
+        self.number, self.tar = number, TarWriter(file)
         self.record = Record()
         self.lines: list[dict[str, Any]] = []
 
@@ -141,48 +144,55 @@ class _Children:
             return
         stage = set_up(self.task.folder, self.task.stage, self.task.ports, self.task.storage)
         poison = self.task.poison.get(self.shard.id, {}).get(self.task.name, {})
+        marked = self.task.rows.marked(self.shard, self.task.stage.reads())
         for row, parent, data in self._parents(rows):
             began = time.monotonic()
             beat.current().doing(self.task.name, [self.start + row])
             if row in poison:
                 self._fail(row, ERROR, poison[row])
+            elif marked[row]:
+                self._fail(row, ERROR, ERROR_UPSTREAM)
             elif data is None:
                 self._fail(row, UNUSABLE, "no_data")
             elif isinstance(data, Reject):
                 self._fail(row, ERROR, data.reason, str(data))
             else:
                 self._derive(stage, row, parent, data)
-            size = len(data) if isinstance(data, bytes) else 0
+            size = data.size if isinstance(data, Reader) else 0
             beat.current().done(self.task.name, 1, time.monotonic() - began, size)
 
-    def _parents(self, rows: list[int]) -> Iterator[tuple[int, dict[str, Any], bytes | Reject | None]]:
+    def _parents(self, rows: list[int]) -> Iterator[tuple[int, dict[str, Any], Reader | Reject | None]]:
         task, shard = self.task, self.shard
         names = list(dict.fromkeys((*READ, *member_columns([shard]))))
         table = read_pool(task.storage, shard.table, names).take(pa.array(rows, pa.int64()))
-        parents = table.to_pylist()
+        read = self.task.rows.table(shard, self.task.stage.reads()).take(pa.array(rows, pa.int64()))
+        parents = [row | {"read": more} for row, more in zip(table.to_pylist(), read.to_pylist(), strict=True)]
         present = table.filter(table.column("offset").is_valid())
         data = read_members(task.storage, shard, present.select(member_columns([shard])).to_pydict())
         for row, parent in zip(rows, parents, strict=True):
             yield row, parent, None if parent["offset"] is None else next(data)
 
-    def _derive(self, stage: Derive, row: int, parent: dict[str, Any], data: bytes) -> None:
+    def _derive(self, stage: Derive, row: int, parent: dict[str, Any], data: Reader) -> None:
         """Add all children of a parent, or none of them."""
         start, lines = self.tar.offset, list[dict[str, Any]]()
         try:
-            medium = media.sniffed(data, trait(stage, "sees"))
-            sample = Sample(data, medium.open, {name: parent[name] for name in ("key", *INHERITED, "meta")})
+            known = {name: parent[name] for name in ("key", *INHERITED, "meta")}
+            sample = Sample(data, media.sniffed(data, trait(stage, "sees")).open, known | parent["read"])
             for child in stage.children(sample):
                 lines.append(self._child(stage, row, parent, child))
             keys = [line["key"] for line in lines]
             if len(set(keys)) < len(keys):
                 raise ValueError(f"{stage.op}: two children have the same span; give each child a different one")
+        except LostError as lost:
+            self.tar.truncate(start)
+            self._fail(row, ERROR, lost.reason, str(lost))
         except Reject as reject:
-            self._truncate(start)
+            self.tar.truncate(start)
             self._fail(row, UNUSABLE, reject.reason)
         except CurateError:
             raise
         except Exception as error:  # noqa: BLE001 - the sample boundary: one bad sample is one parent's status
-            self._truncate(start)
+            self.tar.truncate(start)
             name = type(error).__name__
             self._fail(row, ERROR, name, redact(f"{name}: {error}", stage.secrets().values()))
         else:
@@ -199,11 +209,6 @@ class _Children:
         line |= {"sha256": hashlib.sha256(child.data).hexdigest(), "size": len(child.data)}
         line |= probed(child.data, trait(stage, "media"))
         return line | {"offset": self.tar.add(f"{key}.{child.ext or 'bin'}", child.data)}
-
-    def _truncate(self, start: int) -> None:
-        self.file.seek(start)
-        self.file.truncate()
-        self.tar.offset = start
 
     def _fail(self, row: int, status: str, reason: str, message: str = "") -> None:
         self.record.parents[row] = Parent(status, reason, 0, self.number)

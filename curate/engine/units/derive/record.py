@@ -29,6 +29,8 @@ from curate.core.store.storage import Storage
 from curate.engine.units.common import dump
 
 DONE, UNUSABLE, ERROR = facts.STATUS
+ERROR_UPSTREAM = "error_upstream"
+"""Reason of a parent for which a column that the stage reads is in error."""
 RECORD = b"record"
 """Key of the record in a table's footer."""
 ParentsResult = dict[str, Any]
@@ -54,13 +56,16 @@ class Record:
     messages: dict[str, str] = field(default_factory=dict)
     """Reason of an error -> an example of its message."""
 
-    def missing(self, rows: Sequence[int], retry: Sequence[str] | None) -> list[int]:
-        """Rows without a status; with `retry`, also rows in error for these reasons (empty: any)."""
+    def missing(self, rows: Sequence[int], retry: Sequence[str] | None, marked: NDArray[np.bool_]) -> list[int]:
+        """Rows without a status; rows in error for what they read, if that has been retried (is no longer `marked`);
+        with `retry`, also rows in error for these reasons (empty: any)."""
 
-        def retried(parent: Parent) -> bool:
+        def retried(row: int, parent: Parent) -> bool:
+            if parent.reason == ERROR_UPSTREAM and not marked[row]:
+                return True
             return retry is not None and parent.status == ERROR and (not retry or parent.reason in retry)
 
-        return [row for row in rows if row not in self.parents or retried(self.parents[row])]
+        return [row for row in rows if row not in self.parents or retried(row, self.parents[row])]
 
     def merged(self, other: Record) -> Record:
         parents, shards = {**self.parents, **other.parents}, {**self.shards, **other.shards}

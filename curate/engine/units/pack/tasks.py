@@ -22,6 +22,7 @@ from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
 from curate.core.nouns.pools import Shard
 from curate.core.nouns.selections import Lines, read_selected
+from curate.core.reader import LostError, Reader
 from curate.core.rows import IMAGE_COLUMNS, Rows
 from curate.core.store.storage import Storage
 from curate.engine.tasks import beat
@@ -183,6 +184,9 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
             fact |= {name: element(fact[name], own["_item"]) for name in itemised}
             try:
                 packed = stage.write(fact, data[own["_tar"], row["key"]], tar.add)
+            except LostError as lost:
+                _present(own["_tar"], lost)
+                raise
             except Reject as reject:
                 rejected[reject.reason] += fact["copy"] == 0
                 continue
@@ -196,17 +200,17 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
     return len(part), tar.offset
 
 
-def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, str], bytes]:
-    """(tar or folder, key) -> bytes. Ranges of a tar are merged, and several tars are read at a time."""
+def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Reader]:
+    """(tar or folder, key) -> reader. Ranges of a tar are merged, and several tars are read at a time."""
     wanted: dict[str, dict[str, dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["_row"]):
         wanted.setdefault(row["_tar"], {})[row["key"]] = row
 
-    def read(tar: str) -> list[bytes]:
+    def read(tar: str) -> list[Reader]:
         members = list(wanted[tar].values())
         shard = Shard("", 0, tar, members[0]["_tar_bytes"], "")
         columns = {name: [row[name] for row in members] for name in member_columns([shard])}
-        return [_present(shard, data) for data in read_members(storage, shard, columns)]
+        return [_present(tar, data) for data in read_members(storage, shard, columns)]
 
     tars = sorted(wanted)
     return {
@@ -216,10 +220,10 @@ def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, st
     }
 
 
-def _present(shard: Shard, data: bytes | Reject) -> bytes:
-    """Bytes of a selected row. A dataset without it would depend on when it was built."""
+def _present(tar: str, data: Reader | Reject) -> Reader:
+    """Reader of a selected row. A dataset without it would depend on when it was built."""
     if isinstance(data, Reject):
-        raise StorageError(f"{shard.tar}: {data}; restore the file, or run the recipe again to import the folder as is")
+        raise StorageError(f"{tar}: {data}; restore the file, or run the recipe again to import the folder as is")
     return data
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.codec.readers import FileReader, identity
 from curate.codec.tars import TarWriter, read_spans
 from curate.core.contracts import Incoming, Portion, Source, trait
 from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError
@@ -19,6 +19,7 @@ from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.ledger import Entry
 from curate.core.nouns.pools import MEDIA_COLUMNS, Shard, place_url, pool_table, read_pool
+from curate.core.reader import LostError, Reader, as_reader
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
@@ -191,7 +192,7 @@ class Reading:
         """The sample before, if it is not in the shard."""
         with contextlib.closing(iter(task.stage.read(task.portion))) as items:  # type: ignore[type-var]
             for item in items:
-                size = len(item.data or b"")
+                size = 0 if item.data is None else as_reader(item.data).size
                 if item.same_member and passed is not None:
                     item = replace(item, same_member=False, ext=passed.ext, data=passed.data)
                 if only is None or item.source_id in only:
@@ -229,9 +230,13 @@ def _copy_in(task: ImportTask, reading: Reading, base: str) -> tuple[Shard, pa.T
                 row = _row(task.stage, incoming, incoming.data)
                 if incoming.same_member:
                     row |= {name: rows[-1][name] for name in _OF_MEMBER}
-                elif incoming.data is not None:
-                    row["offset"] = tar.add(f"{row['key']}.{row['ext'] or 'bin'}", incoming.data)
-                    row["size"] = len(incoming.data)
+                elif incoming.data is not None and row["sha256"] is not None:
+                    start, data = tar.offset, as_reader(incoming.data)
+                    try:
+                        row["offset"], row["size"] = tar.add(f"{row['key']}.{row['ext'] or 'bin'}", data), data.size
+                    except LostError as lost:
+                        tar.truncate(start)
+                        row = _row(task.stage, replace(incoming, reject=lost.reason), None)
                 rows.append(row)
         table = _table(rows)
         identity = content_id(table)
@@ -276,9 +281,9 @@ def _rows_of_folder(task: ImportTask, reading: Reading, _: str) -> tuple[list[di
     rows, size = list[dict[str, Any]](), 0
     for item in reading:
         row = _row(task.stage, item, item.data)
-        if item.data is not None:
-            row["offset"], row["size"] = 0, len(item.data)
-            size += len(item.data)
+        if item.data is not None and row["sha256"] is not None:
+            row["offset"], row["size"] = 0, as_reader(item.data).size
+            size += row["size"]
         rows.append(row)
     return rows, size
 
@@ -299,7 +304,15 @@ def _rows_of_tar(task: ImportTask, reading: Reading, place: str) -> tuple[list[d
     return rows, size
 
 
-def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
+def _row(stage: Source, item: Incoming, data: bytes | Reader | None) -> dict[str, Any]:
+    """A row of the pool's table; a file that is lost while it is read is rejected."""
+    try:
+        return _described(stage, item, data)
+    except LostError as lost:
+        return _described(stage, replace(item, reject=lost.reason), None)
+
+
+def _described(stage: Source, item: Incoming, data: bytes | Reader | None) -> dict[str, Any]:
     key = make_key(stage.namespace, item.source_id)
     row: dict[str, Any] = {
         "key": key,
@@ -312,10 +325,21 @@ def _row(stage: Source, item: Incoming, data: bytes | None) -> dict[str, Any]:
         "meta": json.dumps(item.meta, sort_keys=True, ensure_ascii=False),
         "reject": item.reject,
         "status": item.status,
-        "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
+        "sha256": _identity(stage, key, data) if data is not None else None,
     }
     row |= dict.fromkeys(("offset", "size", "parent", "root", "span", "parent_row"))
     return row | probed(data, trait(stage, "media"))
+
+
+def _identity(stage: Source, key: str, data: bytes | Reader) -> str:
+    """The SHA-256, or of a large file in place the digest of its edges."""
+    if (
+        isinstance(data, FileReader)
+        and getattr(stage, "in_place", False)
+        and getattr(stage, "digest", "full") == "auto"
+    ):
+        return identity(key, data)
+    return as_reader(data).sha256()
 
 
 def _table(rows: list[dict[str, Any]]) -> pa.Table:

@@ -1,0 +1,128 @@
+"""Readers of large members: spans of a local file, or ranges of an object."""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from curate.codec.listing import Stamp, file_info
+from curate.core.errors import StorageError
+from curate.core.reader import BLOCK_BYTES, LostError, Reader
+from curate.core.store.storage import Storage
+
+MEMORY_BYTES = 64 << 20
+"""Members up to this size are read into memory, and files in place identified by their SHA-256."""
+EDGES = "edges:"
+"""What the identity of a larger file in place begins with, in the column `sha256`."""
+_EDGE_BYTES = 1 << 20
+
+
+class FileReader(Reader):
+    """Part of a file, by default all; on an object store it reads ahead by 4 MiB. A read raises LostError once the file
+    has another size or stamp than at the first, or than those that were given."""
+
+    def __init__(
+        self, root: Storage, path: str, size: int | None = None, offset: int = 0, whole: tuple[int, Stamp] | None = None
+    ) -> None:
+        self.root, self.path, self.offset = root, path, offset
+        self._open: Any = None
+        self._known = whole or self._found()
+        self.size = self._known[0] if size is None else size
+
+    @property
+    def stamp(self) -> Stamp:
+        return self._known[1]
+
+    def read_at(self, offset: int, size: int) -> builtins.bytes:
+        size = max(0, min(size, self.size - offset))
+        if not size:
+            return b""
+        data = (self._local if self.root.local else self._remote)(self.offset + offset, size)
+        if self._found() != self._known:  # the bytes read may be those of another version
+            raise LostError("changed", f"{self.path}: another size or time than when it was imported or first read")
+        if len(data) != size:
+            raise LostError("changed", f"{self.path}: ends before byte {self.offset + offset + size}; import it again")
+        return data
+
+    def bytes(self) -> builtins.bytes:
+        return self.read_at(0, self.size)
+
+    def open(self) -> IO[builtins.bytes]:
+        return io.BufferedReader(_File(self), buffer_size=1 << 16)
+
+    def _local(self, offset: int, size: int) -> builtins.bytes:
+        with self._explained(), open(self.root.path(self.path), "rb") as file:
+            file.seek(offset)
+            return file.read(size)
+
+    def _remote(self, offset: int, size: int) -> builtins.bytes:
+        with self._explained():
+            if self._open is None:
+                path = self.root.path(self.path)
+                self._open = self.root.fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
+            try:
+                self._open.seek(offset)
+                return builtins.bytes(self._open.read(size))
+            except ValueError as error:  # fsspec's, before it downloads the whole
+                raise StorageError(
+                    f"{self.root.url_of(self.path)}: the server ignores ranges ({error}); copy the file to a server "
+                    "or store that answers them"
+                ) from None
+
+    def _found(self) -> tuple[int, Stamp]:
+        with self._explained():
+            path = self.root.path(self.path)
+            if self.root.local:
+                local = os.stat(path)
+                return local.st_size, local.st_mtime_ns
+            found = file_info(self.root, path, self.root.fs.info(path))
+            return found.size, found.stamp
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise LostError("vanished", self.path) from None
+        except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
+            raise LostError("unreadable", f"{self.path}: {error.strerror or error}") from None
+        except OSError as error:
+            if type(error).__name__ == "FileExpired":  # s3fs's: another ETag
+                raise LostError("changed", f"{self.path}: was written again while it was read") from None
+            what = f"{type(error).__name__}: {error}"
+            raise StorageError(f"{self.root.url_of(self.path)}: reading failed ({what})") from error
+
+
+class _File(io.RawIOBase):
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._at = reader, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size}[whence])
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._reader.read_at(self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def identity(key: str, reader: FileReader) -> str:
+    """For the column `sha256`: a digest of key, size, first and last MiB, and the stamp that the file has.
+    With the key, since files with equal edges may differ in between."""
+    digest = hashlib.sha256(f"{key} {reader.size} ".encode())
+    digest.update(reader.read_at(0, _EDGE_BYTES))
+    digest.update(reader.read_at(max(0, reader.size - _EDGE_BYTES), _EDGE_BYTES))
+    return f"{EDGES}{digest.hexdigest()}:{reader.stamp or ''}"

@@ -1,0 +1,284 @@
+"""A derived pool and columns of facts: a Derive that reads facts of its parents, facts of children that come back."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from curate.core.contracts import Batch, Child, Map, Runtime, Sample
+from curate.core.errors import CurateError, RecipeError
+from curate.core.nouns import facts
+from curate.core.nouns.pools import read_shards
+from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
+from curate.derive.roll_up import RollUp
+from curate.engine.record import gc
+from curate.engine.record.runs import latest
+from curate.engine.run import run
+from curate.engine.state import Options
+from curate.filter.where import Where
+from tests.engine import derived, toys
+from tests.engine.derived import ALL, number_of, rows
+
+
+class Cuts(Map):
+    """How often to cut an image; null for number 1, and in error for some."""
+
+    op: ClassVar[str] = "toy.cuts"
+    most: int = 3
+    fails: Annotated[tuple[int, ...], Runtime()] = ()
+
+    def reads(self) -> tuple[str, ...]:
+        return ("caption",)
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("cuts", pa.int64())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        numbers = [int(caption.split()[-1]) for caption in batch.column("caption")]
+        for row, number in enumerate(numbers):
+            if number in self.fails:
+                batch.fail(row, "flaky")
+            if number == 1:
+                batch.unusable(row, "seamless")
+        return {"cuts": [number % self.most + 1 for number in numbers]}
+
+
+class Clips(derived.Tiles):
+    """As many tiles as there are cuts; one where the number is unknown."""
+
+    op = "toy.clips"
+    namespace: str = "clips"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("cuts", "width")
+
+    def children(self, sample: Sample) -> Iterator[Child]:
+        assert sample.row["width"] == 8
+        return derived.Tiles(each=sample.row["cuts"] or 1, log=self.log).children(sample)
+
+
+def clips(most: int = 3, fails: tuple[int, ...] = (), log: str = "") -> Pipeline:
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=10, shard_rows=5))
+    made.add("cuts", Cuts(most=most, fails=fails), "pool", keep_null=True)
+    return made.add("tiles", Clips(log=log), "cuts").add("shade", toys.Brightness(), "tiles").check()
+
+
+def test_a_derive_reads_columns_of_its_parents(workspace: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run(clips(log=str(log)), str(workspace), options=ALL)
+    assert Counter(map(number_of, rows(workspace))) == {n: 1 if n == 1 else n % 3 + 1 for n in range(10)}
+    assert sorted(derived.computed(log)) == list(range(10))
+    assert all(run(clips(log=str(log)), str(workspace), options=ALL).reused.values())
+    run(clips(most=2, log=str(log)), str(workspace), options=ALL)  # other facts, other children
+    assert sorted(derived.computed(log)) == list(range(10))
+    assert Counter(map(number_of, rows(workspace))) == {n: 1 if n == 1 else n % 2 + 1 for n in range(10)}
+
+
+def test_a_parent_whose_column_is_in_error_gets_children_once_it_is_retried(workspace: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    first = run(clips(fails=(3, 4), log=str(log)), str(workspace), options=ALL)
+    assert first.ledger["tiles"].error == {"error_upstream": 2}
+    assert sorted(derived.computed(log)) == [0, 1, 2, 5, 6, 7, 8, 9]
+    assert run(clips(fails=(3, 4), log=str(log)), str(workspace), options=ALL).reused["tiles"]
+    run(clips(fails=(4,), log=str(log)), str(workspace), options=Options(failure_budget=1.0, retry={"cuts": ()}))
+    assert derived.computed(log) == [3] and Counter(map(number_of, rows(workspace)))[3] == 1
+    last = run(clips(log=str(log)), str(workspace), options=Options(failure_budget=1.0, retry={"cuts": ()}))
+    assert derived.computed(log) == [4] and not last.ledger["tiles"].error
+
+
+def test_a_derive_that_reads_an_unknown_column_is_an_error_of_one_line() -> None:
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys")).add("tiles", Clips(), "pool")
+    with pytest.raises(RecipeError, match=r"tiles: column 'cuts' is missing upstream; add a stage that writes it$"):
+        made.check()
+
+
+# --- columns of the parent --------------------------------------------------------------------------------------------
+
+
+class Told(Map):
+    """A text of a child and its parent."""
+
+    op: ClassVar[str] = "toy.told"
+    column: str = "parent.cuts"
+
+    def reads(self) -> tuple[str, ...]:
+        return (self.column, "parent.sha256", "parent")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("told", pa.string())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        assert all(len(digest) == 64 for digest in batch.column("parent.sha256"))
+        values = zip(batch.column("parent"), batch.column(self.column), strict=True)
+        return {"told": [f"{key[:6]} {value}" for key, value in values]}
+
+
+def telling(column: str = "parent.cuts", where: str = '"parent.cuts" > 1', **changes: Any) -> Pipeline:
+    made = clips(**changes).add("told", Told(column=column), "shade")
+    return made.add("long", Where(keep=where, reason="short"), "told")
+
+
+def told(workspace: Path) -> Counter[str]:
+    storage = open_storage(str(workspace))
+    path = f"{latest(storage, None).outputs['told']['base'].rpartition('/versions/')[0]}"
+    tables = [
+        facts.read(storage, path, shard, number, ["told"]) for shard, number in facts.latest(storage.list(path)).items()
+    ]
+    return Counter(text for table in tables for text in table.column("told").to_pylist())
+
+
+def test_a_child_reads_columns_of_its_parent(workspace: Path, on_ray: Any) -> None:
+    result = run(telling().check(), str(workspace), options=ALL, engine=on_ray)
+    keys = {row["parent"]: number_of(row) for row in rows(workspace)}
+    cuts = {number: None if number == 1 else number % 3 + 1 for number in range(10)}
+    assert told(workspace) == {f"{key[:6]} {cuts[n]}": cuts[n] or 1 for key, n in keys.items()}
+    assert result.ledger["long"].rejected == {"short": 4, "short_null": 1}
+    assert all(run(telling().check(), str(workspace), options=ALL).reused.values())
+    other = run(telling(most=2).check(), str(workspace), options=ALL)
+    assert not other.reused["told"] and other.ledger["long"].rejected == {"short": 5, "short_null": 1}
+
+
+def test_a_parents_error_that_is_retried_reaches_its_children(workspace: Path) -> None:
+    def pipeline(fails: tuple[int, ...]) -> Pipeline:
+        made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=10, shard_rows=5))
+        made.add("cuts", Cuts(fails=fails), "pool", keep_null=True).add("tiles", derived.Tiles(), "cuts")
+        made.add("told", Told(), "tiles").add("long", Where(keep='"parent.cuts" > 1', reason="short"), "told")
+        return made.check()
+
+    first = run(pipeline((5,)), str(workspace), options=ALL)
+    assert first.ledger["long"].rejected == {"short": 8, "short_null": 4}
+    last = run(pipeline(()), str(workspace), options=Options(failure_budget=1.0, retry={"cuts": ()}))
+    assert last.counts["told"].computed == 2 and last.counts["tiles"].computed == 0
+    assert last.ledger["long"].rejected == {"short": 8, "short_null": 2}
+
+
+@pytest.mark.parametrize(
+    ("column", "stage", "problem"),
+    [
+        ("parent.cutz", "tiles", r"column 'parent.cutz' is missing upstream; did you mean 'parent.cuts'\?"),
+        ("parent.meta.tile", "tiles", r"column 'parent.meta.tile' is missing upstream; did you mean 'parent.meta'\?"),
+        (
+            "parent.parent.cuts",
+            "tiles",
+            r"column 'parent.parent.cuts' is missing upstream; did you mean 'parent.parent'",
+        ),
+        ("parent.cuts", "cuts", r"column 'parent.cuts': rows of 'pool' have no parents; leave 'parent.' out"),
+    ],
+)
+def test_a_wrong_column_of_the_parent_is_an_error_of_one_line(column: str, stage: str, problem: str) -> None:
+    with pytest.raises(RecipeError, match=problem) as error:
+        clips().add("told", Told(column=column), stage).check()
+    assert "\n" not in str(error.value)
+
+
+def test_a_column_that_two_stages_above_the_children_write_names_both() -> None:
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys"))
+    made.add("bright", toys.Brightness(), "pool").add("shifted", toys.Shifted(), "pool")
+    made.add("tiles", derived.Tiles(), ("bright", "shifted")).add("told", Told(column="parent.brightness"), "tiles")
+    with pytest.raises(RecipeError, match="column 'brightness' is written by 'bright' and 'shifted'; rename one"):
+        made.check()
+
+
+# --- columns of children ----------------------------------------------------------------------------------------------
+
+
+def rolled(how: str = "list", column: str = "brightness", darkest: float = 0.0, **more: Any) -> Pipeline:
+    """The brightness of tiles, of those that are light, as a column of their parents."""
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=10, shard_rows=5, refused=(2,)))
+    made.add("tiles", derived.Tiles(none=(1,)), "pool").add("shade", toys.Brightness(), "tiles")
+    made.add("lit", toys.Light(darkest=darkest), "shade")
+    return made.add("rolled", RollUp(column=column, how=how, into="rolled", **more), "pool", children="lit")  # type: ignore[arg-type]
+
+
+def values(workspace: Path, column: str = "rolled") -> dict[int, Any]:
+    """Number of each image -> its value."""
+    storage, found = open_storage(str(workspace)), dict[int, Any]()
+    record = latest(storage, None)
+    path = record.outputs["rolled"]["base"].rpartition("/versions/")[0]
+    tables = facts.latest(storage.list(path))
+    for shard in read_shards(storage, record.outputs["pool"]["base"]):
+        names = storage.read_table(shard.table, columns=["caption"]).column("caption").to_pylist()
+        table = facts.read(storage, path, shard.id, tables[shard.id], [facts.ROW, column])
+        for row, value in zip(*(table.column(name).to_pylist() for name in (facts.ROW, column)), strict=True):
+            found[int(names[row].split()[-1])] = value
+    return found
+
+
+def shades(workspace: Path, darkest: float) -> dict[int, list[float]]:
+    """The same by hand, out of the bytes of the children."""
+    found: dict[int, list[float]] = {number: [] for number in range(10) if number != 2}
+    for row in rows(workspace):
+        with Image.open(io.BytesIO(row["data"])) as image:
+            shade = float(np.asarray(image.convert("RGB")).mean())
+        found[number_of(row)] += [shade] if shade >= darkest else []
+    return found
+
+
+def test_values_of_alive_children_become_a_column_of_their_parent(workspace: Path, on_ray: Any) -> None:
+    run(rolled(darkest=127.0).check(), str(workspace), options=ALL, engine=on_ray)
+    expected = shades(workspace, 127.0)
+    assert values(workspace) == expected and {len(found) for found in expected.values()} == {0, 2}
+    assert all(run(rolled(darkest=127.0).check(), str(workspace), options=ALL).reused.values())
+    run(rolled(darkest=0.0).check(), str(workspace), options=ALL)  # a looser filter of children
+    assert values(workspace) == shades(workspace, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("how", "of", "empty"),
+    [
+        ("count", len, 0),
+        ("any", lambda found: True, False),
+        ("min", min, None),
+        ("max", max, None),
+        ("mean", lambda found: sum(found) / len(found), None),
+        ("first", lambda found: found[0], None),
+    ],
+)
+def test_each_summary(workspace: Path, how: str, of: Any, empty: Any) -> None:
+    run(rolled(how, darkest=127.0).check(), str(workspace), options=ALL)
+    expected = shades(workspace, 127.0)
+    assert values(workspace) == {number: of(found) if found else empty for number, found in expected.items()}
+
+
+def test_a_roll_up_decides_about_parents_and_gc_keeps_what_it_reads(workspace: Path) -> None:
+    def judged() -> Pipeline:
+        made = rolled("count", "key", 127.0).add("some", Where(keep="rolled > 0", reason="dark"), "rolled")
+        return made.add("every", derived.Every(), "some").add("dataset", derived.Plain(), "every").check()
+
+    first = run(judged(), str(workspace), options=ALL)
+    lost = sum(not found for found in shades(workspace, 127.0).values())
+    assert first.ledger["some"].rejected == {"dark": lost} and lost > 1
+    assert gc.unreachable(open_storage(str(workspace)), keep=1) == ({}, [])
+    assert all(run(judged(), str(workspace), options=ALL).reused.values())
+
+
+@pytest.mark.parametrize(
+    ("children", "column", "problem"),
+    [
+        ("other", "brightness", "children: the rows of 'other' are not made of those of 'pool'; give a stage after"),
+        ("pool", "brightness", "children: 'pool' computes and filters no rows; give a stage after a Derive"),
+        ("pin:mine", "brightness", "children: 'pin:mine' computes and filters no rows; give a stage after a Derive"),
+        ("lit", "bright", "column 'children.bright' is missing upstream; did you mean 'children.brightness'"),
+    ],
+)
+def test_a_wrong_roll_up_is_an_error_of_one_line(children: str, column: str, problem: str) -> None:
+    made = rolled().add("others", toys.Numbers(namespace="others")).add("other", toys.Brightness(), "others")
+    made.add("wrong", RollUp(column=column, how="max", into="wrong"), "pool", children=children)
+    with pytest.raises(RecipeError, match=problem) as error:
+        made.check()
+    assert "\n" not in str(error.value)
+
+
+def test_a_column_of_another_type_is_an_error_of_one_line(workspace: Path) -> None:
+    with pytest.raises(CurateError, match="'caption' does not fit `how: max`, `type: number`") as error:
+        run(rolled("max", "caption").check(), str(workspace), options=ALL)
+    assert "\n" not in str(error.value)
