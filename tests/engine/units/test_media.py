@@ -117,7 +117,7 @@ def test_a_pool_of_another_medium_has_what_its_header_says(reel: media.Medium, t
     assert content_id(table) == shard.id
     workspace = Workspace(str(tmp_path / "w"))
     assert (
-        workspace.table("one", "rate", ["fps", "media"]).read_all().to_pylist() == [{"fps": 24.0, "media": "reel"}] * 4
+        workspace.table("one", "rate", ["fps", "media"]).table.to_pylist() == [{"fps": 24.0, "media": "reel"}] * 4
     )
     with pytest.raises(InputError, match="frames: no stage over the rows of bright writes this column"):
         workspace.table("one", "bright", ["frames"])
@@ -135,7 +135,7 @@ def test_a_column_of_a_user_may_have_the_name_of_a_column_of_other_media(tmp_pat
     pipeline.add("dataset", make_stage("pack.webdataset", name="rates", carry=["fps"]), "all")
     result = run(pipeline.check(), str(tmp_path / "w"), run_id="one")
     assert result.ledger["kept"].after == 4
-    found = Workspace(str(tmp_path / "w")).table("one", "kept", ["key", "fps"]).read_all().to_pylist()
+    found = Workspace(str(tmp_path / "w")).table("one", "kept", ["key", "fps"]).table.to_pylist()
     assert [row["fps"] for row in found] == [f"rate of {row['key'][:4]}" for row in found]
     index = pq.read_table(Path(result.outputs["dataset"]) / "index.parquet")
     assert sorted(index["fps"].to_pylist()) == sorted(row["fps"] for row in found)
