@@ -80,7 +80,7 @@ class Reads:
             try:
                 self.judge = make_stage("filter.where", keep=where, reason="other")
                 self.judged = self.judge.expression.columns
-                self.judge.check(pa.schema([self.rows.one_field(name) for name in self.judged]))
+                self.judge.check_columns(pa.schema([self.rows.one_field(name) for name in self.judged]))
             except CurateError as error:
                 raise InputError(f"--where: {str(error).removeprefix('--').removeprefix('keep: ')}") from None
 

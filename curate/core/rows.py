@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -60,8 +60,8 @@ class KnownShards:
     """Base of a selection -> shard -> location of its lines."""
     fates: dict[tuple[str, str, str], Fate] = field(default_factory=dict)
     """(folder of masks, point, shard) -> fate of the shard's rows. Only in a plan."""
-    children: dict[str, tuple[Shard, ...]] = field(default_factory=dict)
-    """Parents' shard -> shards of their children."""
+    children: dict[str, dict[str, tuple[Shard, ...]]] = field(default_factory=dict)
+    """Stage that made a derived pool -> parents' shard -> shards of their children."""
     tables: dict[tuple[str, str], pa.Table] = field(default_factory=dict)
     """(folder of facts, shard) -> its table with the answers that a run would copy into it. Only in a plan."""
     pool_columns: tuple[str, ...] = ()
@@ -129,7 +129,8 @@ class Rows:
         """A list for each row with the values of its alive children in order; all null if there is no child."""
         assert self.children is not None
         names = tuple(dict.fromkeys(("parent_row", name)))
-        found = [self.children.live_table(child, names) for child in self.known.children.get(shard.id, ())]
+        shards = self.known.children.get(self.children.source, {}).get(shard.id, ())
+        found = [self.children.live_table(child, names) for child in shards]
         if not sum(table.num_rows for table in found):
             return pa.nulls(shard.rows)
         table = pa.concat_tables([table.select(names).replace_schema_metadata() for table in found])
@@ -270,7 +271,7 @@ class Rows:
         return next((ref.stage for ref in self.columns if name in ref.names), None)
 
 
-def of_parent(names: Sequence[str]) -> tuple[str, ...]:
+def of_parent(names: Iterable[str]) -> tuple[str, ...]:
     """The parent's columns among names of columns."""
     return tuple(dict.fromkeys(name.removeprefix(PARENT) for name in names if name.startswith(PARENT)))
 

@@ -27,13 +27,27 @@ class RollUp(Map):
     how: Literal["count", "any", "min", "max", "mean", "first", "list"] = Field(
         description="What to make of the values. any: whether one is true, or not 0."
     )
-    into: str = Field(description="Name of the new column.")
+    into: str = Field(pattern="^[A-Za-z][A-Za-z0-9_]*$", description="Name of the new column.")
     type: Literal["number", "text"] = Field(
         "number", description="Type of the values, for min, max, first and list. Numbers are 64-bit floats."
     )
 
     def reads(self) -> tuple[str, ...]:
         return (f"children.{self.column}",)
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raises CurateError for values of another type."""
+        kind = columns.field(f"children.{self.column}").type.value_type
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        has = "number" if number else "text" if pa.types.is_string(kind) else ""
+        wanted = "number" if self.how in ("any", "mean") else self.type
+        if has != wanted and self.how != "count" and not pa.types.is_null(kind):
+            other = f"set `type: {has}`" if has and wanted == self.type else "set `how: count`"
+            raise self._unfit(f"values of type {kind}", f"name a column of {wanted}s, or {other}")
+
+    def _unfit(self, why: str, remedy: str) -> CurateError:
+        text = f"column: {self.column!r} does not fit `how: {self.how}`, `type: {self.type}`"
+        return CurateError(f"{text} ({why}); {remedy}")
 
     def schema(self) -> pa.Schema:
         value = pa.float64() if self.type == "number" else pa.string()
@@ -46,8 +60,7 @@ class RollUp(Map):
             values = [_SUMMARIES[self.how](children or []) for children in lists]
             return {self.into: pa.array(values, self.schema().field(0).type)}
         except (pa.ArrowInvalid, TypeError) as error:
-            text = f"column: {self.column!r} does not fit `how: {self.how}`, `type: {self.type}`"
-            raise CurateError(f"{self.op}: {text} ({' '.join(str(error).split())}); change one of them") from None
+            raise self._unfit(" ".join(str(error).split()), "change one of them") from None
 
 
 def _present(summary: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

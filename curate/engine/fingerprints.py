@@ -66,9 +66,7 @@ def _of_children(outputs: Outputs, stage: str, column: str) -> str:
         found = digest(["pool", name, FORMAT_OF_POOL])
     else:
         found = column_fingerprints(outputs, child, [name])[name]
-    rows = outputs.rows_after(stage)
-    retried = [ref.base for ref in rows.columns if name in ref.names and outputs.pipeline.keeps_errors(stage)]
-    return digest([found, _content_after(outputs, (stage,), outputs.pool(child)), retried])
+    return digest([found, _content(outputs, child, (stage,), outputs.pool(child))])
 
 
 def facts_fingerprint(outputs: Outputs, node: Node) -> str:
@@ -92,7 +90,7 @@ def rows_fingerprint(outputs: Outputs, node: Node, columns: dict[str, str], **mo
     """Fingerprint of an output that depends on the rows that reach its stage, on the fingerprints of the columns it
     reads, and on whatever else is given."""
     value = {"stage": stage_digest(outputs, node), "columns": columns, "namespace": outputs.pool(node).namespace}
-    alive = {} if "alive" in more else {"alive": _content(outputs, node)}
+    alive = {} if "alive" in more else {"alive": _content(outputs, node, node.inputs, outputs.pool_upstream(node))}
     return digest(value | alive | more)
 
 
@@ -101,28 +99,39 @@ def buried(outputs: Outputs) -> dict[str, str]:
     return {"tombstones": outputs.tombstones.digest} if outputs.tombstones else {}
 
 
-def content_by_shard(outputs: Outputs, node: Node) -> dict[str, str]:
-    """Shard -> digest of the rows that reach a stage there, for stages that keep results by shard."""
+def content_by_shard(outputs: Outputs, node: Node, reads: Sequence[str] | None = None) -> dict[str, str]:
+    """Shard -> digest of the rows that reach a stage there, for stages that keep results by shard. `reads`: other
+    columns than the stage's own."""
     ways, pool = outputs.ways(node.inputs), outputs.pool_upstream(node)
     masks = {mask.chain: mask for mask in outputs.masks}
     refs, select = outputs.mask_refs(ways), outputs.selection_among(ways)
     selected = [outputs.built[select].fingerprint] if select else []
+    above = content_of_parents(outputs, node, node.stage.reads() if reads is None else reads)
     found = {}
     for shard in pool.shards:
         parts = [masks[ref.chain].by_shard[ref.point].get(shard.id, "") for ref in refs]
-        found[shard.id] = digest([*parts, *selected, *([] if refs else [pool.alive.get(shard.id, "")])])
+        parts += [*selected, *([] if refs else [pool.alive.get(shard.id, "")])]
+        found[shard.id] = digest([*parts, *([above[shard.id]] if above else [])])
     return found
 
 
-def _content(outputs: Outputs, node: Node) -> str:
-    """Digest of the rows that reach a stage."""
-    return _content_after(outputs, node.inputs, outputs.pool_upstream(node))
+def content_of_parents(outputs: Outputs, node: Node, reads: Iterable[str]) -> dict[str, str]:
+    """Shard -> digest of its parents' rows, if one of the columns is theirs and may be the null of an error, which a
+    retry replaces; otherwise empty."""
+    derive, columns = outputs.pipeline.nodes[outputs.pipeline.pool_upstream(node.name)], of_parent(reads)
+    if not columns or not outputs.pipeline.passes_errors(derive.name):
+        return {}
+    above = content_by_shard(outputs, derive, columns)
+    return {shard.id: above[shard.parent_shard().id] for shard in outputs.pool_upstream(node).shards}
 
 
-def _content_after(outputs: Outputs, inputs: Sequence[str], pool: Pool) -> str:
+def _content(outputs: Outputs, node: Node, inputs: Sequence[str], pool: Pool) -> str:
+    """Digest of the rows that pass some inputs of a stage."""
     ways = outputs.ways(inputs)
     masks = {mask.chain: mask for mask in outputs.masks}
     parts = [masks[ref.chain].contents[ref.point] for ref in outputs.mask_refs(ways)]
     select = outputs.selection_among(ways)
     parts += [outputs.built[select].fingerprint] if select else []
-    return digest(sorted(parts)) if parts else pool.fingerprint
+    found = digest(sorted(parts)) if parts else pool.fingerprint
+    above = content_of_parents(outputs, node, node.stage.reads())
+    return digest([found, list(above.items())]) if above else found

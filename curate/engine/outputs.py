@@ -76,7 +76,7 @@ class Outputs:
         upstream = () if self.pipeline.makes_pool(name) else self.columns(node)
         pool = self.pool(node)
         if self.known.plan:
-            self.known.children.update(pool.of_parents)
+            self.known.children[self.pipeline.pool_of(name)] = pool.of_parents
         return replace(self._rows((name,), (*upstream, *own), pool), source=self.pipeline.pool_of(name))
 
     def _rows(self, inputs: Sequence[str], columns: tuple[ColumnsRef, ...], pool: Pool) -> Rows:
@@ -104,7 +104,7 @@ class Outputs:
     def known_of(self, several: Iterable[Rows], shards: Iterable[Shard]) -> KnownShards:
         """Tables and masks of some shards that the given rows refer to."""
         numbers, files = dict[str, dict[str, int]](), dict[str, dict[str, str]]()
-        lines, children = dict[str, dict[str, Lines]](), dict[str, tuple[Shard, ...]]()
+        lines, children = dict[str, dict[str, Lines]](), dict[str, dict[str, tuple[Shard, ...]]]()
         masks = {mask.chain: mask for mask in self.masks}
         shards = list(shards)
         for rows in several:
@@ -123,7 +123,7 @@ class Outputs:
                 near.append((rows.parents, list({s.parent: s.parent_shard() for s in shards if s.parent}.values())))
             if rows.children is not None:
                 below = self.pools[rows.children.source].of_parents
-                children.update({shard.id: below.get(shard.id, ()) for shard in shards})
+                children[rows.children.source] = {shard.id: below.get(shard.id, ()) for shard in shards}
                 near.append((rows.children, [child for shard in shards for child in below.get(shard.id, ())]))
             for of_near, their in near:
                 above = self.known_of([of_near], their)

@@ -75,7 +75,7 @@ class Where(Filter):
     def places(self) -> str | None:
         return self.items
 
-    def check(self, columns: pa.Schema) -> None:
+    def check_columns(self, columns: pa.Schema) -> None:
         """Raises CurateError if the expression does not fit columns of these types (pa.null(): not known yet)."""
         fields = {"key": pa.field("key", pa.string())} | {field.name: field for field in columns}
         self._check_names(fields)

@@ -120,10 +120,10 @@ def test_lists_of_rows() -> None:
 def test_the_key_is_a_column_too() -> None:
     stage = where("key like '%1' and width > 0")
     assert stage.reads() == ("width",)
-    stage.check(pa.schema([("width", pa.int32())]))
+    stage.check_columns(pa.schema([("width", pa.int32())]))
     assert reasons(stage, table(width=[1, 1])) == ["bad", None]
     judged = where("length(sentences) = 1 and key like '%0'", items=SENTENCES)
-    judged.check(ITEMS)
+    judged.check_columns(ITEMS)
     assert reasons(judged, items([["a"], ["a"]])) == [[None], ["bad"]]
 
 
@@ -146,7 +146,7 @@ def test_items_of_rows() -> None:
     stage = where("similarity > 0.5 and width < 5", items=SENTENCES)
     assert stage.places() == SENTENCES
     assert stage.reads() == ("similarity", "width", "sentences")
-    stage.check(ITEMS)
+    stage.check_columns(ITEMS)
     assert reasons(stage, rows) == [["bad", None, None], None, [], ["bad"]]
     assert reasons(stage, rows.slice(2)) == [[], ["bad"]]
     assert reasons(where("length(sentences) > 1", items=SENTENCES), rows) == [["bad", None, None], None, [], [None]]
@@ -173,9 +173,9 @@ def test_columns_about_a_plain_text_have_one_item_a_row() -> None:
     schema = pa.schema([pa.field("text", pa.string()), concepts])
     rows = pa.table([["a cat", "of", None], [[["cat.n.01"]], [[]], [None]]], schema=schema)
     with pytest.raises(CurateError, match="set `items: concepts` to judge items"):
-        where("array_length(concepts) > 0").check(schema)
+        where("array_length(concepts) > 0").check_columns(schema)
     stage = where("array_length(concepts) > 0 and length(text) > 1", items="concepts")
-    stage.check(schema)
+    stage.check_columns(schema)
     assert reasons(stage, rows) == [[None], ["bad"], [None]]
 
 
@@ -201,19 +201,19 @@ def columns(**kinds: pa.DataType) -> pa.Schema:
 )
 def test_expressions_that_do_not_fit_the_columns(sql: str, judged: str | None, schema: pa.Schema, message: str) -> None:
     with pytest.raises(CurateError) as caught:
-        where(sql, items=judged).check(schema)
+        where(sql, items=judged).check_columns(schema)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("sql", ["width > 5", "array_length(hashes) > 1", "key = 'x'"])
 def test_expressions_that_fit_the_columns(sql: str) -> None:
-    where(sql).check(ITEMS)
+    where(sql).check_columns(ITEMS)
 
 
 def test_a_type_that_is_not_known_yet_fits() -> None:
-    where("length(a) > b").check(columns(a=pa.null(), b=pa.int32()))
+    where("length(a) > b").check_columns(columns(a=pa.null(), b=pa.int32()))
     unknown = pa.schema([ITEMS.field("sentences"), pa.field("score", pa.null(), metadata=places_of(SENTENCES))])
-    where("score > 1", items=SENTENCES).check(unknown)
+    where("score > 1", items=SENTENCES).check_columns(unknown)
 
 
 def test_types_are_checked_when_rows_arrive_too() -> None:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
-
 from curate.core.contracts.stage import Stage, Table
 
 
@@ -19,10 +17,6 @@ class Filter(Stage):
     def reads(self) -> tuple[str, ...]:
         """Columns of the pool's table or of upstream Maps; `key` is always there."""
         raise NotImplementedError
-
-    def check(self, columns: pa.Schema) -> None:
-        """Raise CurateError if these columns cannot be judged. Called before anything runs, with all columns that reach
-        the stage; the type `pa.null()` is not known yet."""
 
     def keep(self, table: Table) -> Any:
         """Reasons (n,), as an Arrow array or a list of strings: null keeps the row, a snake_case word rejects it. For

@@ -130,6 +130,10 @@ class Stage(BaseModel):
         """Names and types of the columns that it writes; only a Map writes any."""
         return pa.schema([])
 
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raise CurateError if it cannot work with these columns. Called before anything runs, with all columns that
+        reach it; the type `pa.null()` is not known yet."""
+
     def asks(self) -> Mapping[str, Endpoint]:
         """The endpoints that it asks, by name."""
         return {}

@@ -179,25 +179,26 @@ class Pipeline:
         """The stage upstream that writes a column; None if it is a column of the pool."""
         return next((up.name for up in self.along(name) if column in self.columns_of(up.name)), None)
 
-    def pool_columns(self, name: str) -> tuple[str, ...]:
-        """Columns of the pool whose rows reach a stage."""
-        return IMAGE_COLUMNS if self.media_upstream(name) == ("image",) else POOL_COLUMNS
+    def pool_columns(self, pool: str) -> tuple[str, ...]:
+        """Columns of the pool that a Source or a Derive makes."""
+        return IMAGE_COLUMNS if tuple(trait(self.nodes[pool].stage, "media")) == ("image",) else POOL_COLUMNS
 
     def fields(self, name: str) -> dict[str, pa.Field]:
         """Columns that reach a stage: those of the pool and of the Maps upstream; for children also `parent.` and a
-        column that reached the stage that made them."""
-        found = {column: POOL_SCHEMA.field(column) for column in self.pool_columns(name)}
+        column that reached the stage that made them; with a port of children, `children.` and a column of these."""
         pool = self.pool_upstream(name)
+        found = {column: POOL_SCHEMA.field(column) for column in self.pool_columns(pool)}
         if isinstance(self.nodes[pool].stage, Derive):
             above = self.fields(pool).values()  # a parent's items are not those of the row
             found |= {PARENT + one.name: one.with_name(PARENT + one.name).remove_metadata() for one in above}
         for up in self.along(name):
             found |= {field.name: field for field in up.stage.schema()}
         if child := self.nodes[name].ports.get(CHILDREN):
-            below = {} if self.makes_pool(child) else self.fields(child)
-            below = {one: below[one] for one in below if not one.startswith(PARENT)}
-            for one in [*self.pool_columns(child), *below, *self.columns_of(child)]:
-                found[f"{CHILDREN}.{one}"] = pa.field(f"{CHILDREN}.{one}", pa.null())
+            below = {column: POOL_SCHEMA.field(column) for column in self.pool_columns(self.pool_of(child))}
+            below |= {} if self.makes_pool(child) else self.fields(child)
+            below |= {field.name: field for field in self.nodes[child].stage.schema()}
+            lists = [pa.field(f"{CHILDREN}.{column}", pa.list_(field.type)) for column, field in below.items()]
+            found |= {one.name: one for one in lists if not one.name.startswith(f"{CHILDREN}.{PARENT}")}
         return found
 
     def passes_errors(self, name: str) -> bool:
@@ -205,10 +206,6 @@ class Pipeline:
         pool = self.pool_upstream(name)
         made = isinstance(self.nodes[pool].stage, Derive)
         return any(up.keep_null for up in self.along(name)) or (made and self.passes_errors(pool))
-
-    def keeps_errors(self, name: str) -> bool:
-        """Whether a stage leaves rows in error: its failures, or those of stages upstream."""
-        return self.nodes[name].keep_null or self.passes_errors(name)
 
     def families(self, name: str) -> dict[str, str]:
         """Per-item column -> the column that made its items, for all columns that reach a stage."""
@@ -369,17 +366,11 @@ class Pipeline:
                 hint = f"add {writer!r} to `from`" if writer else hint
                 use = node.stage.use_of(column) if isinstance(node.stage, Map) else ""
                 raise node.fail(f"column {column!r}{f' ({use})' if use else ''} is missing upstream; {hint}")
-        if isinstance(node.stage, Filter):
-            self._check_filter(node, node.stage)
-
-    def _check_filter(self, node: Node, stage: Filter) -> None:
-        """The filter's own check of the columns, and whether the column that it judges has items."""
-        fields = self.fields(node.name)
         try:
-            stage.check(pa.schema(list(fields.values())))
+            node.stage.check_columns(pa.schema(list(fields.values())))
         except CurateError as error:
             raise node.located(error) from None
-        places = stage.places()
+        places = node.stage.places()
         if places is not None and not per_item(fields[places]) and not pa.types.is_list(fields[places].type):
             raise node.fail(
                 f"column {places!r} has one value per row, not a list with a value per item; give a list column"

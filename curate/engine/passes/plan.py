@@ -12,8 +12,8 @@ from curate.core.nouns import facts
 from curate.core.nouns.masks import mask_file
 from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
-from curate.core.rows import CHILDREN, Rows, of_parent
-from curate.engine.fingerprints import facts_fingerprint, stage_digest
+from curate.core.rows import CHILDREN, Rows
+from curate.engine.fingerprints import content_of_parents, facts_fingerprint, stage_digest
 from curate.engine.outputs import Outputs, point_name
 from curate.engine.passes.answers import index as answer_index
 from curate.engine.passes.answers import log as answer_log
@@ -37,7 +37,7 @@ class PassPlan:
     outside: tuple[Mask, ...]
     """Masks of other passes that this pass combines with its own."""
     alive: Mapping[str, str]
-    """For a derived pool: shard -> digest of its children with an alive parent."""
+    """For a derived pool: shard -> digest of its children with an alive parent, and of what these read of it."""
     numbers: dict[str, dict[str, int]] = field(default_factory=dict)
     """Map -> shard -> number of its highest table."""
     others: dict[str, OtherTables] = field(default_factory=dict)
@@ -93,11 +93,10 @@ def lay_out(outputs: Outputs, nodes: list[Node], above: frozenset[str]) -> PassP
     ]
     described += [[p.name, p.inputs] for p in points]
     pool = outputs.pool(nodes[0])
-    if pool.parents is not None:  # a retry may replace the error of a parent's column
-        read = {name for s in stages for name in of_parent(s.stage.reads())}
-        outside += [ref.base for ref in pool.parents.columns if read.intersection(ref.names)]
     chain = f"masks/{digest([described, outside])}"
     alive = {} if pool.parents is None else pool.alive
+    above = content_of_parents(outputs, nodes[0], [name for s in stages for name in s.stage.reads()])
+    alive = {shard: digest([alive.get(shard, ""), found]) for shard, found in above.items()} or alive
     others = tuple(masks[ref.chain] for rows in bases.values() for ref in rows.masks)
     outputs.masks.append(Mask(chain, frozenset(names), tuple(point.name for point in points)))
     return PassPlan(stages, points, chain, tuple(outputs.pipeline.nodes), others, alive)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +15,7 @@ from curate.core.nouns import facts
 from curate.core.nouns.facts import DONE, ERROR, MISSING, UNUSABLE, Notes
 from curate.core.nouns.masks import Fate, concatenated
 from curate.core.nouns.pools import Shard
-from curate.core.rows import KnownShards, Rows
+from curate.core.rows import CHILDREN, KnownShards, Rows
 from curate.core.store.storage import Storage
 from curate.engine.passes.answers import index as answer_index
 from curate.engine.passes.answers.log import SHARD_FIELD
@@ -37,7 +37,8 @@ class Unit:
         self.computed, self.computes = 0, False
         """Results of all Maps so far; whether there are any Maps."""
         self._fates: dict[Any, Fate] = {}
-        self._columns: dict[tuple[str, str], pa.Table] = {}
+        self._columns: dict[tuple[str, str | Rows | None], pa.Table] = {}
+        """(name, folder of facts, or the children that it is about) -> a column."""
 
     def shard_indices(self, rows: ArrayLike) -> NDArray[np.int64]:
         """The index of each row's shard."""
@@ -53,22 +54,25 @@ class Unit:
 
     def columns(self, rows: Rows, names: Sequence[str]) -> pa.Table:
         """Named columns of all rows."""
-        makers = {name: next((ref.path for ref in rows.columns if name in ref.names), "") for name in names}
-        missing = [column for column in makers.items() if column not in self._columns]
-        own = tuple(name for name, path in missing if not path)
+        makers: dict[str, str | Rows | None] = {name: ref.path for ref in rows.columns for name in ref.names}
+        makers |= {name: rows.children for name in names if name.startswith(f"{CHILDREN}.")}
+        keys = [(name, makers.get(name, "")) for name in names]
+        missing = [key for key in keys if key not in self._columns]
+        paths = {ref.path for ref in rows.columns}
+        own = tuple(name for name, maker in missing if maker not in paths)
         if own:
-            self._add("", [rows.table(shard, own) for shard in self.shards])
+            self._add(makers, [rows.table(shard, own) for shard in self.shards])
         for ref in rows.columns:
-            theirs = [name for name, path in missing if path == ref.path]
+            theirs = [name for name, maker in missing if maker == ref.path]
             if theirs:
-                self._add(ref.path, [rows.facts(ref, shard, theirs) for shard in self.shards])
-        tables = [self._columns[column] for column in makers.items()]
+                self._add(makers, [rows.facts(ref, shard, theirs) for shard in self.shards])
+        tables = [self._columns[key] for key in keys]
         schema = pa.schema([table.schema.field(0) for table in tables])
         return pa.table([table.column(0) for table in tables], schema=schema)
 
-    def _add(self, path: str, tables: list[pa.Table]) -> None:
+    def _add(self, makers: Mapping[str, str | Rows | None], tables: list[pa.Table]) -> None:
         whole = pa.concat_tables(tables, promote_options="default").combine_chunks()  # nulls: a shard without children
-        self._columns |= {(name, path): whole.select([name]) for name in whole.column_names}
+        self._columns |= {(name, makers.get(name, "")): whole.select([name]) for name in whole.column_names}
 
     def fate(self, rows: Rows) -> Fate:
         """Fate of all rows on the paths from outside of the pass."""

@@ -116,7 +116,7 @@ class StoredView:
             artifacts={name: built.base for name, built in (made | pins).items()},
             pack=packed,
             source=ctx.pipeline.pool_of(node.name),
-            pool_columns=ctx.pipeline.pool_columns(node.name),
+            pool_columns=ctx.pipeline.pool_columns(ctx.pipeline.pool_of(node.name)),
             alive=min(last),
             pinned={name: pin.manifest for name, pin in pins.items() if pin.manifest is not None},
             spend=ctx.spending.spent() if ctx.spending is not None else RunSpend(),

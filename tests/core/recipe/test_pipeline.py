@@ -205,7 +205,7 @@ class ByColumn(Filter):
     def places(self) -> str | None:
         return self.column if self.items else None
 
-    def check(self, columns: pa.Schema) -> None:
+    def check_columns(self, columns: pa.Schema) -> None:
         assert self.column in columns.names and "key" in columns.names
         if self.wrong:
             raise CurateError("column: cannot be judged; name another")

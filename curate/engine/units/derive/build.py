@@ -2,8 +2,7 @@
 
     pools/<namespace>/versions/<version>/    manifest, shards.parquet, covers.parquet
 
-A version is named by what decides it: the highest table and the alive rows of every shard of the parents, and the
-tables of the columns that it reads. Its content,
+A version is named by what decides it: the highest table and the alive rows of every shard of the parents. Its content,
 on which later stages depend, is the children's shards and their alive rows; a child whose parent is rejected is absent.
 A stricter filter upstream therefore computes nothing, and a looser one only the children of parents that it adds.
 """
@@ -70,9 +69,7 @@ class DeriveBuild:
 
     def version(self) -> str:
         known = [[shard.id, self.numbers.get(shard.id, 0), self.alive[shard.id]] for shard in self.parents]
-        read = [ref.base for ref in self.rows.columns if set(ref.names).intersection(self.stage.reads())]
-        columns = {"columns": read} if read else {}  # a retry upstream may have replaced an error
-        return pool_base(self.stage.namespace, digest({"stage": self.built.fingerprint, "parents": known} | columns))
+        return pool_base(self.stage.namespace, digest({"stage": self.built.fingerprint, "parents": known}))
 
     def reuse(self) -> bool:
         """Use the version of these tables and parents if it exists; returns whether it does."""
