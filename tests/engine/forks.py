@@ -2,7 +2,8 @@
 
 Run as `python -m tests.engine.forks MODULE ...`, with further modules to import. An order is a line of JSON on standard
 input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or `derived`, of the one with
-a Derive, or `slow`, of the one for clusters, or a `recipe`, in parts of `part_rows`), `options`, `engine`, `run_id`,
+a Derive, or `slow`, of the one for clusters, or a `recipe`, in parts of `part_rows`, or `made` by a function
+MODULE:NAME of `arguments`), `options`, `engine`, `run_id`,
 `environment`, seconds between two `flush`es of its events, the name of another `host` to be on, whose `clock` is so
 many seconds ahead, seconds of `lease`s, a `console` file to speak to, and where the driver is to be killed: at the
 `call`-th Python call of its main thread. The answer is two lines: the driver's `pid` when it starts, and in the end how
@@ -73,6 +74,9 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
         pipeline = load(Path(order["recipe"]))
     elif "derived" in order:
         pipeline = derived.pipeline(**order["derived"])
+    elif "made" in order:
+        module, _, name = order["made"].partition(":")
+        pipeline = getattr(importlib.import_module(module), name)(**order["arguments"])
     elif "slow" in order:
         pipeline = nodes.pipeline(**order["slow"])
     else:

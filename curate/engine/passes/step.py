@@ -16,7 +16,7 @@ from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.pools import Shard
 from curate.core.recipe.pipeline import Node
-from curate.core.rows import numbers
+from curate.core.rows import CHILDREN, numbers
 from curate.core.store.storage import Storage
 from curate.core.vectors import from_binary
 from curate.engine.context import Context
@@ -110,9 +110,9 @@ class PassStep(Step):
         if not len(at):
             return {"not computed": "no run has needed it"}
         status = facts.STATUS[table.column(facts.STATUS_COLUMN)[int(at[0])].as_py()]
-        found: dict[str, Any] = (
-            {} if status == "done" else {"status": status, "reason": table[facts.REASON][int(at[0])].as_py()}
-        )
+        found: dict[str, Any] = {n: up for n, up in run.record["stages"][name]["ports"].items() if n == CHILDREN}
+        if status != "done":
+            found |= {"status": status, "reason": table[facts.REASON][int(at[0])].as_py()}
         if status == "error":
             notes = facts.Notes.of(table.schema)
             found |= {"attempts": notes.attempts.get(about.row, 1), "message": notes.messages.get(found["reason"], "")}

@@ -147,6 +147,66 @@ def test_a_child_reads_columns_of_its_parent(workspace: Path, on_ray: Any) -> No
     assert not other.reused["told"] and other.ledger["long"].rejected == {"short": 5, "short_null": 1}
 
 
+class Cut(Map):
+    """A text of a tile of a tile, and of the image above both."""
+
+    op: ClassVar[str] = "toy.cut"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("caption", "parent.parent.cuts", "parent.parent.caption", "parent.told")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("cut", pa.int64())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        assert batch.column("caption") == batch.column("parent.parent.caption")
+        cuts = batch.column("parent.parent.cuts")
+        assert [told.split()[1] for told in batch.column("parent.told")] == list(map(str, cuts))
+        return {"cut": cuts}
+
+
+class Most(Reduce):
+    """The number of rows, and the sum of a column of their parents; each in another stage's words."""
+
+    op: ClassVar[str] = "toy.most"
+    kind: ClassVar[str] = "most"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("parent.cuts",)
+
+    def partial(self, table: pa.Table) -> pa.Table:
+        return pa.table({"sum": [sum(value or 0 for value in table.column("parent.cuts").to_pylist())]})
+
+    def finish(self, state: pa.Table) -> dict[str, Any]:
+        return {"sum": {"of": sum(state.column("sum").to_pylist())}}
+
+
+def family(fails: tuple[int, ...] = ()) -> Pipeline:
+    """Images -> tiles -> their tiles, and stages of every contract over these that read columns of parents."""
+    made = telling(fails=fails).add("small", derived.Tiles(namespace="small"), "told")
+    made.add("cut", Cut(), "small").add("most", Most(), "told").add("fit", Highest(), "told")
+    made.add("top", Top(score="parent.cuts", target=3), "told")
+    carry = ["parent.cuts", "parent.sha256"]
+    made.add("dataset", Webdataset(name="tiles", carry=carry, shard_rows=8), "top")
+    made.add("where", Where(keep='"parent.parent.cuts" > 1', reason="few"), "cut")
+    return made.check()
+
+
+def test_a_retry_above_reaches_stages_of_every_contract(workspace: Path) -> None:
+    """They read columns of the parents themselves, and are the same as in a workspace where nothing failed."""
+    outputs = []
+    for place, fails in (("clean", ()), ("retried", (3, 4, 5)), ("retried", ())):
+        options = Options(failure_budget=1.0, retry={"cuts": ()} if outputs else {})
+        first = run(family(fails), str(workspace / place), options=options)
+        outputs.append((dict(first.outputs), Output(str(workspace / place), first)))
+    for name in ("most", "fit", "top", "dataset"):
+        values = [output.value(name, family().nodes[name].stage) for _, output in outputs]
+        assert values[0] == values[2] != values[1], name
+    assert all(run(family(), str(workspace / "clean"), options=ALL).reused.values())
+    index = members(outputs[0][1].result)
+    assert [row["parent.cuts"] for row in index] == [3, 3, 3] and all(len(row["parent.sha256"]) == 64 for row in index)
+
+
 def test_a_parents_error_that_is_retried_reaches_its_children(workspace: Path) -> None:
     def pipeline(fails: tuple[int, ...]) -> Pipeline:
         made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=10, shard_rows=5))
