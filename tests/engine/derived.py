@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 import pyarrow as pa
 
 from curate.codec.tars import read_spans
-from curate.core.contracts import Child, Derive, Resources, Runtime, Sample
+from curate.core.contracts import Batch, Child, Derive, Map, Resources, Runtime, Sample
 from curate.core.errors import Reject
 from curate.core.nouns.pools import Shard, read_shards
 from curate.core.recipe.pipeline import Pipeline
@@ -69,6 +69,37 @@ class Tiles(Derive):
             raise Reject("unwanted")
         if number in self.broken:
             raise ValueError(f"cannot cut {number}")
+
+
+class Clips(Derive):
+    """A child with the bytes of its parent for each of the parent's frames, at most three."""
+
+    op: ClassVar[str] = "toy.clips"
+    child_kind: ClassVar[str] = "clip"
+    namespace: str = "clips"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("counted",)
+
+    def children(self, sample: Sample) -> Iterator[Child]:
+        for place in range(min(3, 1 + sample.row["counted"])):
+            yield Child({"place": place}, sample.data, "bin")
+
+
+class Above(Map):
+    """What a child is told of its parent."""
+
+    op: ClassVar[str] = "toy.above"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("parent.counted", "parent.sha256", "sha256")
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("above", pa.int64())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        assert batch.column("parent.sha256") == batch.column("sha256")
+        return {"above": batch.column("parent.counted")}
 
 
 class Every(toys.Even):

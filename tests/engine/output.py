@@ -18,6 +18,7 @@ from curate.core.nouns.pools import Shard, read_shards
 from curate.core.rows import mask_files, numbers
 from curate.core.store.storage import Storage, open_storage
 from curate.core.vectors import from_binary
+from curate.engine.record.runs import latest
 from curate.engine.run import Result
 
 
@@ -44,8 +45,9 @@ class Output:
         return self.storage.read_table(shard.table, columns=["key"]).column("key").to_pylist()
 
     def shards_of(self, name: str) -> list[Shard]:
-        """Shards of a stage's pool: the frames, or the acquired pool."""
-        return read_shards(self.storage, self.bases["frames"]) if name in ("frames", "frames_seen") else self.shards
+        """Shards of a stage's pool: one that a Derive made, or the acquired pool."""
+        pool = latest(self.storage, self.result.run_id).pool_of(name)
+        return read_shards(self.storage, self.bases[pool]) if pool in self.bases else self.shards
 
     def facts(self, name: str) -> list[tuple[Shard, pa.Table]]:
         """The table of facts of every shard that the run has read: the rows that were needed."""

@@ -13,8 +13,9 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from curate.core.contracts import Batch, Child, Map, Runtime, Sample
+from curate.core.contracts import Batch, Child, Fit, Map, Reduce, Runtime, Sample
 from curate.core.errors import CurateError, RecipeError
+from curate.core.group import Group, Part
 from curate.core.nouns import facts
 from curate.core.nouns.pools import read_shards
 from curate.core.recipe.pipeline import Pipeline
@@ -25,8 +26,10 @@ from curate.engine.record.runs import latest
 from curate.engine.run import run
 from curate.engine.state import Options
 from curate.filter.where import Where
+from curate.pack.webdataset import PackWebDataset
 from tests.engine import derived, toys
-from tests.engine.derived import ALL, number_of, rows
+from tests.engine.derived import ALL, members, number_of, rows
+from tests.engine.output import Output
 
 
 class Cuts(Map):
@@ -166,7 +169,7 @@ class Cut(Map):
 
 
 class Most(Reduce):
-    """The number of rows, and the sum of a column of their parents; each in another stage's words."""
+    """The sum of a column of the parents."""
 
     op: ClassVar[str] = "toy.most"
     kind: ClassVar[str] = "most"
@@ -181,13 +184,46 @@ class Most(Reduce):
         return {"sum": {"of": sum(state.column("sum").to_pylist())}}
 
 
+class Highest(Fit):
+    """The highest value of a column of the parents."""
+
+    op: ClassVar[str] = "toy.highest"
+    kind: ClassVar[str] = "highest"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("parent.cuts",)
+
+    def load(self, table: pa.Table) -> dict[str, Any]:
+        return {"value": table.column("parent.cuts").fill_null(-1).to_numpy()}
+
+    def fit(self, group: Group) -> dict[str, Any]:
+        return {"values": np.sort(np.concatenate(list(group.each(all_of))))}
+
+
+def all_of(part: Part, shared: Any) -> Any:
+    return np.array(part.arrays["value"])
+
+
+class Threes(derived.Every):
+    """Tiles of images that have three."""
+
+    op = "toy.threes"
+
+    def reads(self) -> tuple[str, ...]:
+        return ("parent.cuts",)
+
+    def pick(self, lines: pa.Table, counts: Any, quotas: Any) -> dict[str, Any]:
+        chosen = [value == 3 for value in lines.column("parent.cuts").to_pylist()]
+        return {"copies": list(map(int, chosen)), "reject": [None if one else "few" for one in chosen]}
+
+
 def family(fails: tuple[int, ...] = ()) -> Pipeline:
     """Images -> tiles -> their tiles, and stages of every contract over these that read columns of parents."""
     made = telling(fails=fails).add("small", derived.Tiles(namespace="small"), "told")
     made.add("cut", Cut(), "small").add("most", Most(), "told").add("fit", Highest(), "told")
-    made.add("top", Top(score="parent.cuts", target=3), "told")
+    made.add("threes", Threes(), "told")
     carry = ["parent.cuts", "parent.sha256"]
-    made.add("dataset", Webdataset(name="tiles", carry=carry, shard_rows=8), "top")
+    made.add("dataset", PackWebDataset(name="tiles", carry=carry, shard_rows=8), "threes")
     made.add("where", Where(keep='"parent.parent.cuts" > 1', reason="few"), "cut")
     return made.check()
 
@@ -199,12 +235,12 @@ def test_a_retry_above_reaches_stages_of_every_contract(workspace: Path) -> None
         options = Options(failure_budget=1.0, retry={"cuts": ()} if outputs else {})
         first = run(family(fails), str(workspace / place), options=options)
         outputs.append((dict(first.outputs), Output(str(workspace / place), first)))
-    for name in ("most", "fit", "top", "dataset"):
+    for name in ("most", "fit", "threes", "dataset", "cut", "where"):
         values = [output.value(name, family().nodes[name].stage) for _, output in outputs]
         assert values[0] == values[2] != values[1], name
     assert all(run(family(), str(workspace / "clean"), options=ALL).reused.values())
     index = members(outputs[0][1].result)
-    assert [row["parent.cuts"] for row in index] == [3, 3, 3] and all(len(row["parent.sha256"]) == 64 for row in index)
+    assert [row["parent.cuts"] for row in index] == [3] * 9 and all(len(row["parent.sha256"]) == 64 for row in index)
 
 
 def test_a_parents_error_that_is_retried_reaches_its_children(workspace: Path) -> None:
