@@ -173,6 +173,19 @@ def test_grow_a_pool(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("grow-a-pool.md", monkeypatch)
 
 
+def test_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A still, an animation whose frames are plain, and one in which every other frame is."""
+    (here / "animations").mkdir()
+    random = np.random.default_rng(5)
+    colours = [Image.new("RGB", (64, 128), (40 * number, 0, 0)) for number in range(5)]
+    patterns = [pattern(random, number, 64) for number in range(3)]
+    patterns[0].save("animations/still.png")
+    colours[0].save("animations/plain.gif", save_all=True, append_images=colours[1:])
+    striped = [frame for pair in zip(patterns, colours, strict=False) for frame in pair]
+    striped[0].save("animations/striped.gif", save_all=True, append_images=striped[1:])
+    follow("frames.md", monkeypatch)
+
+
 def test_s3(here: Path, monkeypatch: pytest.MonkeyPatch, object_store: Any) -> None:
     object_store.create_bucket(Bucket="bucket")
     for path in (here / "photos").rglob("*.*"):

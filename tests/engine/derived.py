@@ -87,7 +87,7 @@ class Clips(Derive):
 
 
 class Above(Map):
-    """What a child is told of its parent."""
+    """A fact of the parent as one of the child."""
 
     op: ClassVar[str] = "toy.above"
 

@@ -301,7 +301,8 @@ class Pipeline:
     def _check_ports(self, node: Node) -> None:
         for port, kind in node.stage.ports.items():
             if port not in node.ports and port not in node.stage.optional_ports:
-                raise node.fail(f"port {port!r} is missing; give the stage that makes the {kind}, or pin:NAME")
+                hint = "after which they count" if port == CHILDREN else f"that makes the {kind}, or pin:NAME"
+                raise node.fail(f"port {port!r} is missing; give the stage {hint}")
         for port, name in node.ports.items():
             expected = node.stage.ports.get(port)
             if expected is None:
@@ -347,6 +348,9 @@ class Pipeline:
             raise node.fail(f"keep_null does not apply to {node.stage.op}, but to stages that compute facts; remove it")
         if isinstance(node.stage, Map) and not node.stage.schema().names:
             raise node.fail(f"{node.stage.op} writes no column; a Map without facts is of no use")
+        for column in self.columns_of(node.name):
+            if column == "key" or column.startswith((PARENT, f"{CHILDREN}.")):
+                raise node.fail(f"column {column!r}: the engine uses this name; choose another")
         makers: dict[str, str] = {}
         reads, fields = node.stage.reads(), self.fields(node.name)
         whole = isinstance(node.stage, Report) and not reads

@@ -95,8 +95,8 @@ def lay_out(outputs: Outputs, nodes: list[Node], above: frozenset[str]) -> PassP
     pool = outputs.pool(nodes[0])
     chain = f"masks/{digest([described, outside])}"
     alive = {} if pool.parents is None else pool.alive
-    above = content_of_parents(outputs, nodes[0], [name for s in stages for name in s.stage.reads()])
-    alive = {shard: digest([alive.get(shard, ""), found]) for shard, found in above.items()} or alive
+    parents = content_of_parents(outputs, nodes[0], [name for s in stages for name in s.stage.reads()])
+    alive = {shard: digest([alive.get(shard, ""), found]) for shard, found in parents.items()} or alive
     others = tuple(masks[ref.chain] for rows in bases.values() for ref in rows.masks)
     outputs.masks.append(Mask(chain, frozenset(names), tuple(point.name for point in points)))
     return PassPlan(stages, points, chain, tuple(outputs.pipeline.nodes), others, alive)

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 
 from curate.core.contracts import Batch, Child, Fit, Map, Reduce, Runtime, Sample
 from curate.core.errors import CurateError, RecipeError
@@ -375,7 +376,59 @@ def test_a_wrong_roll_up_is_an_error_of_one_line(children: str, column: str, pro
     assert "\n" not in str(error.value)
 
 
-def test_a_column_of_another_type_is_an_error_of_one_line(workspace: Path) -> None:
-    with pytest.raises(CurateError, match="'caption' does not fit `how: max`, `type: number`") as error:
-        run(rolled("max", "caption").check(), str(workspace), options=ALL)
+class Words(Map):
+    """A column whose type no schema knows before `setup`."""
+
+    op: ClassVar[str] = "toy.words"
+    _known: bool = False
+
+    def setup(self, artifacts: Any) -> None:
+        self._known = True
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field("words", pa.string() if self._known else pa.null())])
+
+    def process(self, batch: Batch) -> dict[str, Any]:
+        return {"words": ["a"] * len(batch)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            {"column": "caption"},
+            r"`type: number` \(values of type string\); name a column of numbers, or set `type: text`",
+        ),
+        ({"type": "text"}, r"`type: text` \(values of type double\); name a column of texts, or set `type: number`"),
+        ({"how": "mean", "column": "caption", "type": "text"}, r"name a column of numbers, or set `how: count`"),
+        ({"how": "any", "column": "caption"}, r"name a column of numbers, or set `type: text`"),
+    ],
+)
+def test_values_of_another_type_are_an_error_of_the_plan(changes: dict[str, Any], problem: str) -> None:
+    given = {"how": "max", "column": "brightness"} | changes
+    with pytest.raises(CurateError, match=rf"^pipeline: rolled: column: '{given['column']}' does not fit .*{problem}$"):
+        rolled(**given).check()
+
+
+def test_a_column_of_a_type_that_is_known_late_is_an_error_of_one_line(workspace: Path) -> None:
+    made = rolled().add("late", Words(), "lit")
+    made.add("wrong", RollUp(column="words", how="max", into="wrong"), "pool", children="late").check()
+    with pytest.raises(CurateError, match="'words' does not fit `how: max`, `type: number`") as error:
+        run(made, str(workspace), options=ALL)
     assert "\n" not in str(error.value)
+
+
+def test_two_stages_that_write_a_column_and_names_of_the_engine() -> None:
+    made = rolled().add("again", RollUp(how="count", into="rolled"), "rolled", children="lit")
+    with pytest.raises(RecipeError, match="again: column 'rolled' is written by 'rolled' and 'again'; rename one"):
+        made.check()
+    for name in ("key", "parent.brightness", "children.brightness"):
+        made = clips().add("bright", toys.Brightness(column=name), "shade")
+        with pytest.raises(RecipeError, match=f"column '{name}': the engine uses this name; choose another"):
+            made.check()
+    made = rolled().add("without", RollUp(how="count", into="count"), "pool")
+    with pytest.raises(RecipeError, match=r"port 'children' is missing; give the stage after which they count$"):
+        made.check()
+    for into in ("", "parent.count"):
+        with pytest.raises(ValidationError, match="into"):
+            RollUp(how="count", into=into)

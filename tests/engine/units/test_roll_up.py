@@ -1,4 +1,4 @@
-"""Facts of children in a column of their parent: kills, engines, filters, retries, plans, gc and what `explain` says."""
+"""Facts of children in a column of their parent: filters, retries, engines, kills, plans, gc and `explain`."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def go(workspace: Path, options: Options = ALL, engine: Any = "local", **changes
 
 
 def test_roll_ups_of_one_pass_have_their_own_children(workspace: Path) -> None:
-    """Of the same column after different stages, and of two derived pools."""
+    """One column after two stages, and two derived pools."""
     made = pipeline()
     made.add("more", derived.Tiles(namespace="more", each=4), "light")
     made.add("all", RollUp(column="brightness", how="list", into="all"), "light", children="shade")
