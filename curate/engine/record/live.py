@@ -55,7 +55,10 @@ class LiveRows:
                 self.places |= {column: (name, column) for column in own}
                 self.places |= {f"{name}.{column}": (name, column) for column in written}
                 self._kinds |= {(name, column): field for column, field in written.items()}
-        self.rows = Rows(self.storage, tuple(refs), order=self.order, known=KnownShards(plan=True))
+        above = stages[pool]["from"] if stages[pool].get("derives") else ()
+        parents: Rows | None = LiveRows(run, above[0]).rows if above else None
+        held = KnownShards(plan=True)
+        self.rows: Rows = Rows(self.storage, tuple(refs), order=self.order, parents=parents, known=held)
         self._masks = [(base, Manifest.load(self.storage, base)) for base in run.masks()]
 
     def _fields(self, name: str) -> list[pa.Field]:

@@ -23,6 +23,7 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
 from curate.derive.roll_up import RollUp
 from curate.engine.record import gc
+from curate.engine.record.live import LiveRows
 from curate.engine.record.runs import latest
 from curate.engine.run import run
 from curate.engine.state import Options
@@ -276,6 +277,19 @@ def test_a_wrong_column_of_the_parent_is_an_error_of_one_line(column: str, stage
     with pytest.raises(RecipeError, match=problem) as error:
         clips().add("told", Told(column=column), stage).check()
     assert "\n" not in str(error.value)
+
+
+def test_a_filter_by_the_parent_is_judged_again_for_a_table(workspace: Path) -> None:
+    """No mask has the rows that pass it alone: another filter, whose path joins later, comes first."""
+    made = clips().add("light", toys.Light(darkest=127.0), "shade")
+    made.add("long", Where(keep='"parent.cuts" > 1', reason="short"), "shade")
+    made.add("every", derived.Every(), ("light", "long")).check()
+    result = run(made, str(workspace), options=ALL)
+    live = LiveRows(latest(open_storage(str(workspace)), None), "long")
+    parents = [key for shard in live.shards for key in live.table(shard, ["parent"]).column(0).to_pylist()]
+    keys = {row["parent"]: number_of(row) for row in rows(workspace)}
+    assert Counter(keys[key] for key in parents) == {n: n % 3 + 1 for n in range(10) if n % 3 and n != 1}
+    assert len(parents) == result.ledger["long"].after
 
 
 def test_a_column_that_two_stages_above_the_children_write_names_both() -> None:
