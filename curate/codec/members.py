@@ -1,39 +1,71 @@
-"""Reads the members of a pool's shard: spans of its tar, or the files of a folder that stay in place."""
+"""Reads the members of a pool's shard: spans of its tar, files of a folder that stay in place, or extracts from their
+parents."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+import pyarrow as pa
+
+from curate.codec import media
 from curate.codec.files import batches, read_files
 from curate.codec.listing import FileInfo
-from curate.codec.readers import EDGES, MEMORY_BYTES, FileReader, identity
+from curate.codec.readers import MEMORY_BYTES, FileReader, identity
 from curate.codec.tars import read_spans
 from curate.core.errors import Reject
-from curate.core.nouns.pools import Shard, in_folder, in_place
+from curate.core.nouns.pools import EDGES, Shard, in_folder, in_place, is_virtual, read_pool
 from curate.core.reader import LostError, Reader
 from curate.core.store.storage import Storage, open_storage
 
 COLUMNS = ("offset", "size")
+OF_FOLDER = ("key", "source_id", "sha256")
+OF_VIRTUAL = ("parent_row", "span")
 
 
 def member_columns(shards: Iterable[Shard]) -> tuple[str, ...]:
     """Columns of the pool that `read_members` needs."""
-    return (*COLUMNS, "key", "source_id", "sha256") if any(in_folder(shard) for shard in shards) else COLUMNS
+    shards = list(shards)
+    folder = OF_FOLDER if any(in_folder(shard) for shard in shards) else ()
+    return (*COLUMNS, *folder, *(OF_VIRTUAL if any(is_virtual(shard) for shard in shards) else ()))
 
 
 def read_members(storage: Storage, shard: Shard, rows: Mapping[str, Sequence[Any]]) -> Iterator[Reader | Reject]:
     """A reader of each row, in the given order; `rows` are lists of equal length, by name as in `member_columns`. The
     bytes of up to 64 MiB are in memory already; larger ones are read when they are asked for.
 
-    Rows of a tar should have ascending offsets; StorageError if the tar ends early. A file that was changed or deleted
-    is a Reject in its place: whether to lose the row or to end the run is up to the caller.
+    Rows should be in their order in the pool; StorageError if a tar ends early. A file that was changed or deleted is a
+    Reject in its place: whether to lose the row or to end the run is up to the caller.
     """
+    if is_virtual(shard):
+        return _extract(storage, shard.parent_shard(), list(zip(rows["parent_row"], rows["span"], strict=True)))
     if in_folder(shard):
         return _read_folder(open_storage(shard.tar), rows)
     return _read_tar(storage, shard, list(zip(rows["offset"], rows["size"], strict=True)))
+
+
+def _extract(storage: Storage, above: Shard, rows: list[tuple[int, str]]) -> Iterator[Reader | Reject]:
+    """Virtual members: a parent is read once for those of its children that are asked for one after the other."""
+    groups = [(row, [json.loads(span) for _, span in part]) for row, part in groupby(rows, lambda about: about[0])]
+    names = list(dict.fromkeys((*member_columns([above]), "media")))
+    table = read_pool(storage, above.table, names).take(pa.array([row for row, _ in groups], pa.int64()))
+    kinds = table.column("media").to_pylist()
+    parents = read_members(storage, above, table.to_pydict())
+    for (_, spans), kind, parent in zip(groups, kinds, parents, strict=True):
+        made, lost = 0, parent
+        try:
+            if isinstance(parent, Reader):
+                for data in media.of(kind or media.DEFAULT.name).extract(parent, spans):
+                    made += 1
+                    yield Reader(data)
+        except Reject as reject:  # the parent did not give the children that it gave before
+            lost = reject
+        for _ in spans[made:]:
+            assert isinstance(lost, Reject), f"{len(spans) - made} of {len(spans)} children were not extracted"
+            yield lost
 
 
 def _read_tar(storage: Storage, shard: Shard, spans: list[tuple[int, int]]) -> Iterator[Reader]:

@@ -12,13 +12,12 @@ from typing import IO, Any
 
 from curate.codec.listing import Stamp, file_info
 from curate.core.errors import StorageError
+from curate.core.nouns.pools import EDGES
 from curate.core.reader import BLOCK_BYTES, LostError, Reader
 from curate.core.store.storage import Storage
 
 MEMORY_BYTES = 64 << 20
 """Members up to this size are read into memory, and files in place identified by their SHA-256."""
-EDGES = "edges:"
-"""What the identity of a larger file in place begins with, in the column `sha256`."""
 _EDGE_BYTES = 1 << 20
 
 

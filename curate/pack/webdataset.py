@@ -16,9 +16,9 @@ from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import SNIFF_BYTES, sniff
 from curate.codec.images import decode, probe
-from curate.codec.readers import EDGES
 from curate.core.contracts import Added, Pack, Packed
 from curate.core.errors import CurateError, Undecodable, did_you_mean
+from curate.core.nouns.pools import EDGES, EXTRACTED
 from curate.core.reader import Reader
 from curate.kernels.meta import META, field_at, fields_of
 
@@ -113,7 +113,7 @@ class PackWebDataset(Pack):
         return column, kind
 
     def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
-        if str(row.get("sha256")).startswith(EDGES):
+        if str(row.get("sha256")).startswith((EDGES, EXTRACTED)):
             row = {**row, "sha256": data.sha256()}
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
         member, ext, image = self._image(row, data)

@@ -14,9 +14,9 @@ import pytest
 import s3fs
 
 from curate.codec.members import read_members
-from curate.codec.readers import EDGES, MEMORY_BYTES, FileReader, identity
+from curate.codec.readers import MEMORY_BYTES, FileReader, identity
 from curate.core.errors import StorageError
-from curate.core.nouns.pools import Shard
+from curate.core.nouns.pools import EDGES, Shard
 from curate.core.reader import LostError, Reader
 from curate.core.store.storage import open_storage
 
