@@ -44,8 +44,9 @@ class Output:
         return self.storage.read_table(shard.table, columns=["key"]).column("key").to_pylist()
 
     def shards_of(self, name: str) -> list[Shard]:
-        """Shards of a stage's pool: the frames, or the acquired pool."""
-        return read_shards(self.storage, self.bases["frames"]) if name in ("frames", "frames_seen") else self.shards
+        """Shards of a stage's pool: frames, stored or virtual, or the acquired pool."""
+        pool = name.removesuffix("_seen")
+        return read_shards(self.storage, self.bases[pool]) if pool in ("frames", "virtual") else self.shards
 
     def facts(self, name: str) -> list[tuple[Shard, pa.Table]]:
         """The table of facts of every shard that the run has read: the rows that were needed."""
