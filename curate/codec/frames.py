@@ -45,7 +45,7 @@ class Frame:
     count: int
     """Number of frames of the file."""
     probe: Probe | None = None
-    """Of a frame that is not encoded: what `probe` would find in its bytes, if anything."""
+    """What `probe` would find in the bytes of the frame, if anything; set if it is not encoded."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def shown(data: bytes, times: Sequence[float], max_pixels: int = MAX_PIXELS) -> 
 
 
 def extract(data: bytes, spans: Sequence[dict[str, Any]]) -> Iterator[bytes]:
-    """The bytes of frames (in their order in the file), the same as from `frames`, whose limits the file has passed.
+    """The bytes of frames, in ascending order, the same as from `frames`, whose limits the file has passed.
     Raises Undecodable, possibly after some, also if a frame does not exist."""
     found = survey(data, sys.maxsize, sys.maxsize)
     place = "page" if found.format == "tiff" and found.count > 1 else "frame"

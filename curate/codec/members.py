@@ -37,7 +37,7 @@ def read_members(storage: Storage, shard: Shard, rows: Mapping[str, Sequence[Any
     """A reader of each row, in the given order; `rows` are lists of equal length, by name as in `member_columns`. The
     bytes of up to 64 MiB are in memory already; larger ones are read when they are asked for.
 
-    Rows should be in their order in the pool; StorageError if a tar ends early. A file that was changed or deleted is a
+    Rows should be ordered as in the pool; StorageError if a tar ends early. A file that was changed or deleted is a
     Reject in its place: whether to lose the row or to end the run is up to the caller.
     """
     if is_virtual(shard):

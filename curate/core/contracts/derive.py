@@ -23,7 +23,7 @@ class Child:
     ext: str
     meta: dict[str, Any] = field(default_factory=dict)
     probe: Any = None
-    """Of a virtual child: what the probe of its medium would find, as far as it is known."""
+    """For virtual children: what the probe of their medium would find, as far as it is known."""
 
 
 class Derive(Stage):
@@ -38,7 +38,7 @@ class Derive(Stage):
 
     @property
     def virtual(self) -> bool:
-        """Whether children have no bytes of their own."""
+        """Whether the children are."""
         return False
 
     _plain_namespace = field_validator("namespace", check_fields=False)(plain_name)

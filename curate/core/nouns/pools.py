@@ -54,8 +54,8 @@ FORMAT_OF_POOL = 2
 
 
 EDGES, EXTRACTED = "edges:", "extracted:"
-"""What the column `sha256` begins with if the digest is not of all bytes: of a large file in place, it is of the first
-and last MiB (curate.codec.readers.identity); of a virtual child, of its parent's `sha256` and its span."""
+"""What the column `sha256` begins with if the digest is not of all bytes: for a large file in place, the first
+and last MiB (curate.codec.readers.identity); for a virtual child, its parent's `sha256` and its span."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ def probed(data: bytes | Reader | None, kinds: Sequence[str]) -> dict[str, Any]:
 
 
 def columns_of(found: Any, medium: Medium) -> dict[str, Any]:
-    """Columns of a pool that are read from a header; `found` has some of them, or is None."""
+    """Columns of a pool that are read from a header; `found` has some of them as attributes."""
     columns = {name: getattr(found, name, None) for name in ("width", "height", "format")}
     if medium is media.DEFAULT:
         return columns | dict.fromkeys(MEDIA_COLUMNS)

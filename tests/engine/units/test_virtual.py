@@ -1,4 +1,4 @@
-"""Virtual children: no bytes of their own; what reads them extracts them from their parents."""
+"""Virtual children, which are extracted from their parents when they are read."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_a_child_with_bytes_in_a_virtual_pool_is_an_error_of_its_parent(workspac
 
 @pytest.fixture(scope="module")
 def undisturbed(folder: Path, memory: Path) -> Iterator[tuple[Path, Path, list[str]]]:
-    """A run in a process of its own: its recipe, its workspace and its points."""
+    """A run in another process: its recipe, its workspace and its points."""
     made, log = written(memory / "virtual.yaml", recipe(folder)), memory / "virtual.log"
     with Drivers() as drivers:
         said = drivers.run(memory / "clean", recipe=str(made), environment={"CURATE_FAULT_LOG": str(log)})
