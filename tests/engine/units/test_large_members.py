@@ -1,4 +1,4 @@
-"""Members that are read by ranges: the limit of 64 MiB is lowered to 4 KB, so that most images of the pool are large."""
+"""Members that are read by ranges: the limit of 64 MiB is lowered to 4 KB, which most images of the pool exceed."""
 
 from __future__ import annotations
 
@@ -178,7 +178,9 @@ def test_a_large_file_that_is_no_longer_the_same_is_an_error_that_names_it(
             assert any(one in told[place]["message"] for one, other in lost.items() if other == reason)
     packed = pipeline(images, Planned, upto="pool", digest=digest).add("all", stage("select.all"), "pool")
     packed.add("dataset", stage("pack.webdataset", name="mine"), "all")
-    with pytest.raises(StageError, match=rf"dataset: .*{images}/: (vanished|changed): .*bmp.*; restore the file") as one:
+    with pytest.raises(
+        StageError, match=rf"dataset: .*{images}/: (vanished|changed): .*bmp.*; restore the file"
+    ) as one:
         run(packed.check(), str(workspace))
     assert "\n" not in str(one.value)
 

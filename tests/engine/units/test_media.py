@@ -116,9 +116,7 @@ def test_a_pool_of_another_medium_has_what_its_header_says(reel: media.Medium, t
     }  # fmt: skip
     assert content_id(table) == shard.id
     workspace = Workspace(str(tmp_path / "w"))
-    assert (
-        workspace.table("one", "rate", ["fps", "media"]).table.to_pylist() == [{"fps": 24.0, "media": "reel"}] * 4
-    )
+    assert workspace.table("one", "rate", ["fps", "media"]).table.to_pylist() == [{"fps": 24.0, "media": "reel"}] * 4
     with pytest.raises(InputError, match="frames: no stage over the rows of bright writes this column"):
         workspace.table("one", "bright", ["frames"])
 
