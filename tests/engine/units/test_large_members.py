@@ -17,18 +17,22 @@ from curate.acquire import folder
 from curate.acquire.folder import AcquireFolder
 from curate.acquire.webdataset import AcquireWebDataset
 from curate.codec import members, readers
-from curate.codec.readers import EDGES
+from curate.codec.readers import EDGES, FileReader
 from curate.codec.tars import TarWriter
 from curate.codec.tars import members as tar_members
 from curate.core import reader
-from curate.core.contracts import AsyncMap, Client, Portion
+from curate.core.contracts import AsyncMap, Child, Client, Packed, Portion, Sample, Stage
 from curate.core.errors import StageError
 from curate.core.ledger import SET_ASIDE
+from curate.core.reader import Reader
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import latest
 from curate.engine.run import run
+from curate.image.frames import Frames
+from curate.image.inspect import Inspect
+from curate.pack.webdataset import PackWebDataset
 from tests.engine import mixed, workspaces
 from tests.engine.units.test_in_place import ALL, Planned, pipeline, rows, stage, tars, thumbnails
 
@@ -66,6 +70,37 @@ class Weigh(AsyncMap):
 
     async def answer(self, request: Any, client: Client) -> dict[str, Any]:
         return {"weight": len(request)}
+
+
+def cut(read: Reader) -> None:
+    """Shorten the file of a reader, if it is 000.bmp."""
+    if isinstance(read, FileReader) and read.path.endswith("000.bmp"):
+        os.truncate(read.root.path(read.path), LARGE + 1)
+
+
+class CuttingInspect(Inspect):
+    op: ClassVar[str] = "image.inspect"
+
+    def prepare(self, sample: Sample) -> Any:
+        cut(sample.reader)
+        return super().prepare(sample)
+
+
+class CuttingFrames(Frames):
+    op: ClassVar[str] = "image.frames"
+
+    def children(self, sample: Sample) -> Iterator[Child]:
+        yield Child({"frame": 7}, mixed.image_bytes(0), "bmp")  # a child that is written before the loss is noticed
+        cut(sample.reader)
+        yield from super().children(sample)
+
+
+class CuttingPack(PackWebDataset):
+    op: ClassVar[str] = "pack.webdataset"
+
+    def write(self, row: Any, data: Reader, add: Any) -> Packed:
+        cut(data)
+        return super().write(row, data, add)
 
 
 def test_all_stages_make_the_same_of_large_members(images: Path, memory: Path, low: pytest.MonkeyPatch) -> None:
@@ -183,6 +218,26 @@ def test_a_large_file_that_is_no_longer_the_same_is_an_error_that_names_it(
     ) as one:
         run(packed.check(), str(workspace))
     assert "\n" not in str(one.value)
+
+
+@pytest.mark.usefixtures("low", "at_once")
+def test_a_file_that_changes_under_its_reader_is_an_error_that_names_it(images: Path, workspace: Path) -> None:
+    def made(name: str, over: Stage) -> Pipeline:
+        return pipeline(images, Planned, upto="pool").add(name, over, "pool")
+
+    whole = images.parent / "whole"
+    shutil.copytree(images, whole)
+    for name, over in {"inspect": CuttingInspect(), "frames": CuttingFrames(namespace="mine_frames")}.items():
+        result = run(made(name, over).check(), str(workspace), options=ALL)
+        assert result.ledger[name].error == {"changed": 1}
+        told = b"".join(path.read_bytes() for path in workspace.rglob("*.parquet"))
+        assert b"000.bmp: another size or time than when" in told
+        shutil.copytree(whole, images, dirs_exist_ok=True)  # with the times of modification
+    lost = next(row for name, row in rows(result).items() if name.endswith("000.bmp"))
+    assert not [row for row in rows(result, "frames").values() if row["parent"] == lost["key"]]
+    packed = made("all", stage("select.all")).add("dataset", CuttingPack(name="mine"), "all").check()
+    with pytest.raises(StageError, match=rf"dataset: .*{images}/: changed: .*000\.bmp.*; restore the file"):
+        run(packed, str(workspace))
 
 
 @pytest.mark.usefixtures("low", "at_once")
