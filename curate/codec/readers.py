@@ -24,7 +24,8 @@ _EDGE_BYTES = 1 << 20
 
 class FileReader(Reader):
     """Part of a file, by default all; on an object store it reads ahead by 4 MiB. A read raises LostError once the file
-    has another size or stamp than at the first, or than those that were given."""
+    has another size or stamp than at the first, or than those that were given, and StorageError if the store fails.
+    For one thread at a time."""
 
     def __init__(
         self, root: Storage, path: str, size: int | None = None, offset: int = 0, whole: tuple[int, Stamp] | None = None

@@ -131,7 +131,7 @@ def test_a_large_file_with_a_corrupt_header_is_not_read_whole() -> None:
 
 
 @pytest.mark.parametrize("place", ["http", "s3"])
-def test_a_store_that_does_not_answer_is_no_fault_of_the_image(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_does_not_answer_raises_a_storage_error(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not `vanished`, which loses the row, and not `corrupt`."""
     with served(1000, head=bmp(1000)) as (url, _):
         pass  # the port is free again
@@ -142,8 +142,7 @@ def test_a_store_that_does_not_answer_is_no_fault_of_the_image(place: str, monke
         monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
         forget_connections()
         url = "s3://bucket"
-    known = partial(FileReader, whole=(1000, "etag"))
-    for make in (FileReader, known):
+    for make in (FileReader, partial(FileReader, whole=(1000, "etag"))):
         with pytest.raises(StorageError, match=f"{url}/a: reading failed .*; check the store") as caught:
             MEDIA["image"].probe(make(open_storage(url), "a"))
         assert "\n" not in str(caught.value)
@@ -162,7 +161,7 @@ def test_readers_that_have_read_to_the_end_hold_nothing() -> None:
         assert many[0].sha256() == hashlib.sha256(bytes(30 << 20)).hexdigest()
 
 
-def test_a_tar_that_was_cut_ends_the_shard_and_not_one_member(tmp_path: Path) -> None:
+def test_a_truncated_tar_ends_the_shard_and_not_one_member(tmp_path: Path) -> None:
     with open(tmp_path / "a.tar", "wb") as file:
         file.truncate(2 * MEMORY_BYTES)
     root, rows = open_storage(str(tmp_path)), {"offset": [512], "size": [MEMORY_BYTES + 1]}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import tarfile
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +35,7 @@ from curate.engine.run import run
 from curate.image.frames import Frames
 from curate.image.inspect import Inspect
 from curate.pack.webdataset import PackWebDataset
+from tests.codec.test_readers import bmp
 from tests.engine import mixed, workspaces
 from tests.engine.units.test_in_place import ALL, Planned, pipeline, rows, stage, tars, thumbnails
 
@@ -146,6 +149,23 @@ def test_large_members_of_a_tar_in_place(tmp_path: Path, memory: Path, low: pyte
 def from_tars(place: Path) -> Pipeline:
     made = Pipeline().add("pool", PlannedTars(namespace="mine", path=str(place)))
     return made.add("inspect", stage("image.inspect"), "pool").check()
+
+
+def test_importing_a_large_member_of_a_tar_takes_little_memory(tmp_path: Path, workspace: Path) -> None:
+    size = 300 << 20
+    header, end = io.BytesIO(), (size + 2048) // 512 * 512
+    info = tarfile.TarInfo("a.bmp")
+    info.size = size
+    header.write(info.tobuf(tarfile.USTAR_FORMAT) + bmp(size))
+    (tmp_path / "large.tar").write_bytes(header.getvalue())
+    os.truncate(tmp_path / "large.tar", end)
+    tracemalloc.start()
+    result = run(Pipeline().add("pool", AcquireWebDataset(namespace="m", path=str(tmp_path))).check(), str(workspace))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows(result)["a"]["size"] == size and rows(result)["a"]["width"] == 30_000
+    assert len(rows(result)["a"]["sha256"]) == 64
+    assert peak < 100 << 20
 
 
 class PlannedTars(AcquireWebDataset):
