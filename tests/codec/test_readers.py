@@ -24,6 +24,7 @@ from fsspec.implementations.http import HTTPFile
 from curate.codec.media import MEDIA
 from curate.codec.members import read_members
 from curate.codec.readers import EDGES, MEMORY_BYTES, FileReader, identity
+from curate.core import reader as core_reader
 from curate.core.errors import StorageError, Undecodable
 from curate.core.nouns.pools import Shard
 from curate.core.reader import LostError, Reader
@@ -184,6 +185,27 @@ def test_a_server_that_ignores_ranges_is_named_without_downloading(tmp_path: Pat
         with pytest.raises(StorageError, match="large: the server ignores ranges"):
             reader.read_at(LARGE - 1000, 1000)
     assert sum(sent) < LARGE // 100
+
+
+def test_a_member_ends_where_its_span_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_reader, "BLOCK_BYTES", 3)
+    data = bytes(range(100))
+    (tmp_path / "a").write_bytes(data)
+    root = open_storage(str(tmp_path))
+    for offset, size in [(0, 100), (10, 50), (99, 1), (50, 0), (100, 0)]:
+        member = FileReader(root, "a", size, offset)
+        alike: Reader = Reader(data[offset : offset + size])
+        for read in (member, alike):
+            assert read.size == size and read.bytes() == alike.bytes() and read.sha256() == alike.sha256()
+            assert b"".join(read.blocks()) == alike.bytes()
+            assert all(read.read_at(at, 7) == alike.bytes()[at : at + 7] for at in range(120))
+            with read.open() as file:
+                assert file.seek(0, os.SEEK_END) == size and file.read() == b""
+                file.seek(size // 2)
+                assert file.read(4) == alike.bytes()[size // 2 :][:4]
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(Undecodable, match="empty"):
+        MEDIA["image"].probe(FileReader(root, "a"))
 
 
 def test_a_file_that_changes_or_vanishes_while_it_is_read_is_named(tmp_path: Path) -> None:
