@@ -49,13 +49,10 @@ def read_tar(storage: Storage, shard: Shard, spans: list[tuple[int, int]]) -> It
 def _of_tar(place: Storage, name: str, shard: Shard) -> tuple[int, Stamp]:
     try:
         whole = FileReader(place, name).whole
+        if whole[0] != shard.tar_bytes:
+            raise LostError("changed", f"{place.path(name)}: {whole[0]} bytes, expected {shard.tar_bytes}")
     except LostError as lost:
-        raise StorageError(f"{lost}; restore the tar, or import again") from None
-    if whole[0] != shard.tar_bytes:
-        raise StorageError(
-            f"{place.path(name)}: {whole[0]} bytes, expected {shard.tar_bytes}; the tar was changed or truncated after "
-            "indexing: import it again"
-        )
+        raise StorageError(f"{lost}; restore the tar, or import it again") from None
     return whole
 
 

@@ -35,10 +35,7 @@ class FileReader(Reader):
         self._open: Any = None
         self.whole = whole or self._found()
         self.size = self.whole[0] if size is None else size
-
-    @property
-    def stamp(self) -> Stamp:
-        return self.whole[1]
+        self.stamp = self.whole[1]
 
     def read_at(self, offset: int, size: int) -> builtins.bytes:
         size = max(0, min(size, self.size - offset))

@@ -172,10 +172,12 @@ def test_a_truncated_tar_ends_the_shard_and_not_one_member(tmp_path: Path) -> No
     os.truncate(tmp_path / "a.tar", MEMORY_BYTES)
     with pytest.raises(LostError, match=r"changed: a\.tar"):
         found.read_at(0, 1)
-    with pytest.raises(StorageError, match=r"a\.tar: \d+ bytes, expected \d+; the tar was changed or truncated"):
+    with pytest.raises(
+        StorageError, match=r"changed: .*a\.tar: \d+ bytes, expected \d+; restore the tar, or import it"
+    ):
         list(read_members(root, shard, rows))
     (tmp_path / "a.tar").unlink()
-    with pytest.raises(StorageError, match=r"vanished: a\.tar; restore the tar, or import again"):
+    with pytest.raises(StorageError, match=r"vanished: a\.tar; restore the tar, or import it again"):
         list(read_members(root, shard, rows))
 
 
