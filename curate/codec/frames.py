@@ -23,6 +23,7 @@ from curate.codec.formats import EXTENSION_OF
 from curate.codec.images import MAX_PIXELS, Probe
 from curate.codec.pixels import has_alpha, upright
 from curate.core.errors import Undecodable
+from curate.core.reader import Reader
 
 MOST_PIXELS = 4_000_000_000
 MOST_FRAMES = 20_000
@@ -73,7 +74,7 @@ def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PI
             if name == "gif" and count == 1:  # without a frame count, a truncated GIF looks like a still
                 image.load()
     except Exception as error:  # noqa: BLE001 - the sample boundary
-        raise images._undecodable(name, data, error) from None
+        raise images._undecodable(name, Reader(data), error) from None
     if count > 1 and (area > most_pixels or count > MOST_FRAMES):
         allowed = f"at most {most_pixels:,} pixels and {MOST_FRAMES:,} frames are decoded"
         raise Undecodable("frame_bomb", f"{count:,} frames of {area:,} pixels; {allowed}")
@@ -183,7 +184,7 @@ def _composed(data: bytes, found: FrameCount, max_pixels: int) -> Iterator[tuple
                 span = {"frame": number, "start": _seconds(start), "stop": _seconds(passed)}
             yield span, upright(_plain(image.copy()), orientation)
     except Exception as error:  # noqa: BLE001 - the sample boundary
-        raise images._undecodable(name, data, error) from None
+        raise images._undecodable(name, Reader(data), error) from None
 
 
 def _seconds(milliseconds: float) -> float:
