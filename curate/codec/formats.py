@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from curate.core.reader import Reader
+
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 _AVIF_BRANDS = (b"avif", b"avis")
 _OTHER_FORMATS: tuple[tuple[str, bytes], ...] = (
@@ -87,14 +89,15 @@ def _iso_brands(data: bytes) -> set[bytes]:
 _END_MARKS = {"jpeg": b"\xff\xd9", "png": b"IEND", "gif": b";"}
 
 
-def is_truncated(name: str, data: bytes) -> bool:
+def is_truncated(name: str, reader: Reader) -> bool:
     """Whether the end of a file that failed to decode is missing; never for a format without an end mark."""
+    head = reader.read_at(0, 8)
     if name == "webp":
-        return int.from_bytes(data[4:8], "little") + 8 > len(data)
+        return int.from_bytes(head[4:8], "little") + 8 > reader.size
     if name == "bmp":
-        return int.from_bytes(data[2:6], "little") > len(data)
+        return int.from_bytes(head[2:6], "little") > reader.size
     mark = _END_MARKS.get(name)
-    return mark is not None and mark not in data[-64:]
+    return mark is not None and mark not in reader.read_at(max(0, reader.size - 64), 64)
 
 
 def webp_size(data: bytes) -> tuple[int, int]:

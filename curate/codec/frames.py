@@ -2,13 +2,14 @@
 
 A frame is the image that a viewer shows; Pillow applies earlier frames, disposal and blending. A frame depends on
 earlier frames, so `frames` decodes from the first frame to the last selected one, and `extract` does the same and
-returns the same bytes. Frames are counted before any is decoded, because a few kilobytes can encode thousands of large
+yields the same bytes. Frames are counted before any is decoded, because a few kilobytes can encode thousands of large
 frames.
 """
 
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,9 +20,10 @@ from PIL.ImageFile import ImageFile
 
 from curate.codec import images, pixels
 from curate.codec.formats import EXTENSION_OF
-from curate.codec.images import MAX_PIXELS
+from curate.codec.images import MAX_PIXELS, Probe
 from curate.codec.pixels import has_alpha, upright
 from curate.core.errors import Undecodable
+from curate.core.reader import Reader
 
 MOST_PIXELS = 4_000_000_000
 MOST_FRAMES = 20_000
@@ -38,11 +40,13 @@ class Frame:
     span: dict[str, Any]
     """{"frame": number, "start": seconds, "stop": seconds} of an animation, {"page": number} of a TIFF, {"frame": 0} of
     an image with a single frame. Numbers start at 0."""
-    data: bytes
-    """A PNG; the original bytes if the file has a single frame."""
+    data: bytes | None
+    """A PNG; the original bytes if the file has a single frame; None if it is not encoded."""
     ext: str
     count: int
     """Number of frames of the file."""
+    probe: Probe | None = None
+    """What `probe` would find in the bytes of the frame, if anything; set if it is not encoded."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PI
             if name == "gif" and count == 1:  # without a frame count, a truncated GIF looks like a still
                 image.load()
     except Exception as error:  # noqa: BLE001 - the sample boundary
-        raise images._undecodable(name, data, error) from None
+        raise images._undecodable(name, Reader(data), error) from None
     if count > 1 and (area > most_pixels or count > MOST_FRAMES):
         allowed = f"at most {most_pixels:,} pixels and {MOST_FRAMES:,} frames are decoded"
         raise Undecodable("frame_bomb", f"{count:,} frames of {area:,} pixels; {allowed}")
@@ -104,17 +108,23 @@ def frames(
     most: int | None = None,
     max_pixels: int = MAX_PIXELS,
     most_pixels: int = MOST_PIXELS,
+    encode: bool = True,
 ) -> Iterator[Frame]:
-    """The selected frames in order. Raises Undecodable, possibly after some frames."""
+    """The selected frames in order; without `encode`, they have no bytes. Raises Undecodable, possibly after some
+    frames."""
     found = survey(data, max_pixels, most_pixels)
     if found.count == 1:
-        yield Frame({"frame": 0}, data, EXTENSION_OF.get(found.format, found.format), 1)
+        ext = EXTENSION_OF.get(found.format, found.format)
+        yield Frame({"frame": 0}, data, ext, 1) if encode else Frame({"frame": 0}, None, ext, 1, _probe(data))
         return
     selected = select(found.count, every, most)
     numbers = set(selected)
     for number, (span, image) in enumerate(islice(_composed(data, found, max_pixels), selected[-1] + 1)):
-        if number in numbers:
+        if number in numbers and encode:
             yield Frame(span, _png(image), "png", found.count)
+        elif number in numbers:
+            probe = Probe(*image.size, "png", 1, 1, image.mode, has_alpha(image))
+            yield Frame(span, None, "png", found.count, probe)
 
 
 def shown(data: bytes, times: Sequence[float], max_pixels: int = MAX_PIXELS) -> Iterator[Frame]:
@@ -135,15 +145,27 @@ def shown(data: bytes, times: Sequence[float], max_pixels: int = MAX_PIXELS) -> 
             return
 
 
-def extract(data: bytes, span: dict[str, Any], max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PIXELS) -> bytes:
-    """The bytes of one frame, the same as from `frames`. Raises Undecodable, also if the frame does not exist."""
-    found = survey(data, max_pixels, most_pixels)
-    number = span.get("page" if found.format == "tiff" and found.count > 1 else "frame", -1)
-    if not 0 <= number < found.count:
-        raise Undecodable("corrupt", f"{found.format}: no frame {span} among {found.count}")
+def extract(data: bytes, spans: Sequence[dict[str, Any]]) -> Iterator[bytes]:
+    """The bytes of frames, in ascending order, the same as from `frames`, whose limits the file has passed.
+    Raises Undecodable, possibly after some, also if a frame does not exist."""
+    found = survey(data, sys.maxsize, sys.maxsize)
+    place = "page" if found.format == "tiff" and found.count > 1 else "frame"
+    wanted = [span.get(place, -1) for span in spans]
+    if wanted != sorted(wanted) or not 0 <= wanted[0] <= wanted[-1] < found.count:
+        raise Undecodable("corrupt", f"{found.format}: frames {list(spans)} are not in order among {found.count}")
     if found.count == 1:
-        return data
-    return _png(next(islice(_composed(data, found, max_pixels), number, None))[1])
+        yield from (data for _ in wanted)
+        return
+    for number, (_, image) in enumerate(islice(_composed(data, found, sys.maxsize), wanted[-1] + 1)):
+        if number in wanted:
+            yield from [_png(image)] * wanted.count(number)
+
+
+def _probe(data: bytes) -> Probe | None:
+    try:
+        return images.probe(data)
+    except Undecodable:
+        return None
 
 
 def _composed(data: bytes, found: FrameCount, max_pixels: int) -> Iterator[tuple[dict[str, Any], Image.Image]]:
@@ -162,7 +184,7 @@ def _composed(data: bytes, found: FrameCount, max_pixels: int) -> Iterator[tuple
                 span = {"frame": number, "start": _seconds(start), "stop": _seconds(passed)}
             yield span, upright(_plain(image.copy()), orientation)
     except Exception as error:  # noqa: BLE001 - the sample boundary
-        raise images._undecodable(name, data, error) from None
+        raise images._undecodable(name, Reader(data), error) from None
 
 
 def _seconds(milliseconds: float) -> float:

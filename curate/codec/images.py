@@ -104,7 +104,7 @@ def probe(encoded: bytes | Reader) -> Probe:
     except CurateError:  # also of the reader: a lost file, a store that fails
         raise
     except Exception as error:  # noqa: BLE001 - the sample boundary
-        raise _undecodable(name, reader.bytes(), error) from None
+        raise _undecodable(name, reader, error) from None
 
 
 def decode(
@@ -125,7 +125,7 @@ def decode(
         image.load()
         result = upright(to_rgb(image), orientation)
     except Exception as error:  # noqa: BLE001 - the sample boundary
-        raise _undecodable(name, data, error) from None
+        raise _undecodable(name, Reader(data), error) from None
     result.info = {}
     return result
 
@@ -184,7 +184,7 @@ def _upright_size(name: str, image: ImageFile, orientation: int) -> tuple[int, i
     return (height, width) if orientation >= 5 and name != "tiff" else (width, height)
 
 
-def _undecodable(name: str, data: bytes, error: Exception) -> Exception:
+def _undecodable(name: str, reader: Reader, error: Exception) -> Exception:
     """Convert an error of a decoder. A MemoryError stays one, since the machine is the cause, not the sample."""
     if isinstance(error, Undecodable | MemoryError):
         return error
@@ -194,7 +194,7 @@ def _undecodable(name: str, data: bytes, error: Exception) -> Exception:
         return Undecodable("too_many_pixels", text)
     if "max_text_" in lowered:
         return Undecodable("metadata_bomb", text)
-    if "truncated" in lowered or "unexpected end" in lowered or is_truncated(name, data):
+    if "truncated" in lowered or "unexpected end" in lowered or is_truncated(name, reader):
         return Undecodable("truncated", text)
     if isinstance(error, NotImplementedError) or "unsupported" in lowered or "not finite" in lowered:
         return Undecodable("unsupported", text)

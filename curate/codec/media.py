@@ -32,8 +32,8 @@ class Medium:
     """(encoded, max_pixels) -> what stages see: for an image, its pixels."""
     frames: Callable[[Encoded, Sequence[float]], Iterator[Frame]]
     """The frame that is shown at each of the times (seconds, ascending)."""
-    extract: Callable[[Encoded, dict[str, Any]], bytes]
-    """The bytes of the part with a span, the same each time."""
+    extract: Callable[[Encoded, Sequence[dict[str, Any]]], Iterator[bytes]]
+    """The bytes of the parts with these spans (ascending, at least one), the same each time."""
     thumbnail: Callable[[Encoded, int], bytes]
     """A WebP, given the maximum of its longer side in pixels."""
 

@@ -10,50 +10,48 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from curate.codec.listing import Stamp, file_info
+from curate.codec.listing import Stamp, file_info, read_errors
 from curate.core.errors import StorageError
+from curate.core.nouns.pools import EDGES
 from curate.core.reader import BLOCK_BYTES, LostError, Reader
 from curate.core.store.storage import Storage
 
 MEMORY_BYTES = 64 << 20
 """Members up to this size are read into memory, and files in place identified by their SHA-256."""
-EDGES = "edges:"
-"""What the identity of a larger file in place begins with, in the column `sha256`."""
 _EDGE_BYTES = 1 << 20
 
 
 class FileReader(Reader):
     """Part of a file, by default all; on an object store it reads ahead by 4 MiB. A read raises LostError once the file
-    has another size or stamp than at the first, or than those that were given."""
+    has another size or stamp than at the first, or than those that were given, and StorageError if the store fails.
+    For one thread at a time."""
 
     def __init__(
         self, root: Storage, path: str, size: int | None = None, offset: int = 0, whole: tuple[int, Stamp] | None = None
     ) -> None:
         self.root, self.path, self.offset = root, path, offset
+        self._name = path or root.url
         self._open: Any = None
-        self._known = whole or self._found()
-        self.size = self._known[0] if size is None else size
-
-    @property
-    def stamp(self) -> Stamp:
-        return self._known[1]
+        self.whole = whole or self._found()
+        self.size = self.whole[0] if size is None else size
+        self.stamp = self.whole[1]
 
     def read_at(self, offset: int, size: int) -> builtins.bytes:
         size = max(0, min(size, self.size - offset))
         if not size:
             return b""
         data = (self._local if self.root.local else self._remote)(self.offset + offset, size)
-        if self._found() != self._known:  # the bytes read may be those of another version
-            raise LostError("changed", f"{self.path}: another size or time than when it was imported or first read")
+        if self._found() != self.whole:  # the bytes read may be those of another version
+            raise LostError("changed", f"{self._name}: another size or time than when it was imported or first read")
         if len(data) != size:
-            raise LostError("changed", f"{self.path}: ends before byte {self.offset + offset + size}; import it again")
+            raise LostError("changed", f"{self._name}: ends before byte {self.offset + offset + size}; import it again")
         return data
 
     def bytes(self) -> builtins.bytes:
         return self.read_at(0, self.size)
 
     def open(self) -> IO[builtins.bytes]:
-        return io.BufferedReader(_File(self), buffer_size=1 << 16)
+        return io.BufferedReader(_File(self), buffer_size=1 << (16 if self.root.local else 20))
 
     def _local(self, offset: int, size: int) -> builtins.bytes:
         with self._explained(), open(self.root.path(self.path), "rb") as file:
@@ -67,12 +65,15 @@ class FileReader(Reader):
                 self._open = self.root.fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
             try:
                 self._open.seek(offset)
-                return builtins.bytes(self._open.read(size))
+                data = builtins.bytes(self._open.read(size))
             except ValueError as error:  # fsspec's, before it downloads the whole
                 raise StorageError(
                     f"{self.root.url_of(self.path)}: the server ignores ranges ({error}); copy the file to a server "
                     "or store that answers them"
                 ) from None
+            if offset + size == self.offset + self.size:  # many readers may wait, each with megabytes read ahead
+                self._open = None
+            return data
 
     def _found(self) -> tuple[int, Stamp]:
         with self._explained():
@@ -87,15 +88,18 @@ class FileReader(Reader):
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
-            raise LostError("vanished", self.path) from None
         except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-            raise LostError("unreadable", f"{self.path}: {error.strerror or error}") from None
-        except OSError as error:
+            raise LostError("unreadable", f"{self._name}: {error.strerror or error}") from None
+        except read_errors(self.root) as error:
+            cause: Any = error
+            if isinstance(error, FileNotFoundError):
+                cause = error.__cause__  # fsspec's HTTP also says so of a server that does not answer
+                if isinstance(cause, FileNotFoundError) or not isinstance(cause, read_errors(self.root)):
+                    raise LostError("vanished", self._name) from None
             if type(error).__name__ == "FileExpired":  # s3fs's: another ETag
-                raise LostError("changed", f"{self.path}: was written again while it was read") from None
-            what = f"{type(error).__name__}: {error}"
-            raise StorageError(f"{self.root.url_of(self.path)}: reading failed ({what})") from error
+                raise LostError("changed", f"{self._name}: was written again while it was read") from None
+            what = f"{type(cause).__name__}: {cause}"
+            raise StorageError(f"{self.root.url_of(self.path)}: reading failed ({what}); check the store") from error
 
 
 class _File(io.RawIOBase):

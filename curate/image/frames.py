@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from curate.codec.frames import MOST_FRAMES, MOST_PIXELS, frames
 from curate.codec.images import MAX_PIXELS
-from curate.core.contracts import Child, Derive, Sample
+from curate.core.contracts import Added, Child, Derive, Sample
 
 
 class Frames(Derive):
@@ -23,6 +23,11 @@ class Frames(Derive):
     op: ClassVar[str] = "image.frames"
     child_kind: ClassVar[str] = "frame"
 
+    bytes: Annotated[Literal["stored", "virtual"], Added()] = Field(
+        "stored",
+        description="stored: each frame as a PNG in the pool. virtual: extracted from its animation whenever a stage "
+        "reads it, which costs no space and decodes the animation again.",
+    )
     every: int = Field(1, ge=1, description="Take every n-th frame or page, starting with the first.")
     most: int | None = Field(
         None, ge=1, description="Maximum number of frames per image, spread evenly over those that `every` selects."
@@ -40,7 +45,12 @@ class Frames(Derive):
         f"image of more than {MOST_FRAMES:,} frames always is.",
     )
 
+    @property
+    def virtual(self) -> bool:
+        return self.bytes == "virtual"
+
     def children(self, sample: Sample) -> Iterator[Child]:
-        for frame in frames(sample.data, self.every, self.most, self.max_pixels, self.most_pixels):
+        limits = self.max_pixels, self.most_pixels
+        for frame in frames(sample.data, self.every, self.most, *limits, encode=not self.virtual):
             if frame.count > 1 or self.stills == "keep":
-                yield Child(frame.span, frame.data, frame.ext, {"frames": frame.count})
+                yield Child(frame.span, frame.data, frame.ext, {"frames": frame.count}, frame.probe)

@@ -47,7 +47,7 @@ class Inspect(Map):
         return SCHEMA
 
     def prepare(self, sample: Sample) -> Probe:
-        found = probe(sample.data)
+        found = probe(sample.reader)
         if found.width * found.height > self.max_pixels:
             raise Undecodable("too_many_pixels", f"{found.width} x {found.height}; at most {self.max_pixels}")
         sample.image(self.max_pixels)

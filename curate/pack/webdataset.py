@@ -16,9 +16,9 @@ from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import SNIFF_BYTES, sniff
 from curate.codec.images import decode, probe
-from curate.codec.readers import EDGES
 from curate.core.contracts import Added, Pack, Packed
 from curate.core.errors import CurateError, Undecodable, did_you_mean
+from curate.core.nouns.pools import EDGES, EXTRACTED
 from curate.core.reader import Reader
 from curate.kernels.meta import META, field_at, fields_of
 
@@ -113,7 +113,7 @@ class PackWebDataset(Pack):
         return column, kind
 
     def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
-        if str(row.get("sha256")).startswith(EDGES):
+        if str(row.get("sha256")).startswith((EDGES, EXTRACTED)):
             row = {**row, "sha256": data.sha256()}
         stem = f"{row['key']}-{row['item']}-{row['copy']}"
         member, ext, image = self._image(row, data)
@@ -147,7 +147,7 @@ class PackWebDataset(Pack):
             return Reader(made), EXTENSIONS[self.format], _facts(new_width, new_height, self.format, sha256)
         format = row.get("format") or sniff(data.read_at(0, SNIFF_BYTES))
         size = row.get("width"), row.get("height")
-        width, height = _size(data.bytes()) if None in size else size
+        width, height = _size(data) if None in size else size
         facts = _facts(width, height, format, row.get("sha256") or data.sha256())
         return data, _extension(str(row.get("ext") or ""), format), facts
 
@@ -193,7 +193,7 @@ def _facts(width: int | None, height: int | None, format: str | None, sha256: st
     return {"width": width, "height": height, "format": format, "sha256": sha256}
 
 
-def _size(data: bytes) -> tuple[int | None, int | None]:
+def _size(data: Reader) -> tuple[int | None, int | None]:
     try:
         found = probe(data)
     except Undecodable:

@@ -10,14 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
+from curate.acquire import folder
 from curate.acquire.folder import AcquireFolder
 from curate.acquire.parquet import AcquireParquet
 from curate.acquire.webdataset import AcquireWebDataset
+from curate.codec import members, readers
 from curate.core.errors import InputError
 from curate.core.recipe import registry
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import open_storage
 from curate.engine.run import run
+from curate.engine.state import Options
 from tests.acquire.helpers import encoded_image, read_all, write_tar
 
 URL = "s3://bucket/deep/photos"
@@ -65,6 +68,48 @@ def test_a_folder_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
         found.append({name: dataset.read(name) for name in dataset.list("") if name.endswith(".tar")})
         assert bool(list(tmp_path.glob(f"{in_place}/pools/test/shards/*.tar"))) != in_place
     assert found[0] == found[1] and len(found[0]) == 3
+
+
+def test_large_objects_are_read_by_ranges(
+    bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request for bytes has a range; the dataset is that of copies; an object that was written again is an
+    error of its row."""
+    for i in range(4):
+        bucket.pipe_file(f"{URL}/{i}.png", encoded_image(i))
+    asked: list[str] = []
+    call = s3fs.S3FileSystem._call_s3
+
+    async def spied(self: Any, method: str, *given: Any, **more: Any) -> Any:
+        if method == "get_object":
+            asked.append(more.get("Range", "all"))
+        return await call(self, method, *given, **more)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_call_s3", spied)
+    sources = {
+        in_place: AcquireFolder(namespace="test", path=URL, shard_rows=3, in_place=in_place)
+        for in_place in (False, True)
+    }
+    (portion, other), found = sources[True].plan(), []
+    for in_place, source in sources.items():
+        if in_place:
+            for module in (folder, members, readers):
+                monkeypatch.setattr(module, "MEMORY_BYTES", 100)
+            asked.clear()
+        made = Pipeline().add("pool", source)
+        for name, op, above, parameters in STAGES:
+            made.add(name, registry.resolve(op)(**parameters), above)
+        result = run(made.check(), str(tmp_path / str(in_place)))
+        dataset = open_storage(result.outputs["dataset"])
+        found.append({name: dataset.read(name) for name in dataset.list("") if name.endswith(".tar")})
+    assert found[0] == found[1] and len(found[0]) == 1
+    assert len(asked) >= 4 and all(one.startswith("bytes=") for one in asked)
+
+    monkeypatch.setattr(AcquireFolder, "plan", lambda _: [portion, other])
+    bucket.pipe_file(f"{URL}/3.png", encoded_image(3)[::-1])
+    made = Pipeline().add("pool", sources[True]).add("prints", registry.resolve("image.fingerprint")(), "pool")
+    result = run(made.check(), str(tmp_path / "True"), options=Options(failure_budget=1.0))
+    assert result.reused["pool"] and result.ledger["prints"].error == {"changed": 1}
 
 
 def test_objects_that_changed_since_the_plan_are_rejects(bucket: s3fs.S3FileSystem) -> None:

@@ -117,7 +117,7 @@ def test_pages_may_differ_in_size_and_mode() -> None:
     assert [image.size for image in images] == [page.size for page in pages]
     assert [image.mode for image in images] == ["1", "L", "RGB", "RGB", "RGBA"]
     assert images[3].getpixel((0, 0)) == (255, 255, 255)
-    assert [extract(data, frame.span) for frame in found] == [frame.data for frame in found]
+    assert list(extract(data, [frame.span for frame in found])) == [frame.data for frame in found]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_frames_are_composed_as_a_viewer_shows_them(kind: str, options: dict[str
     data = movie(kind, dots(4), **options)
     found = list(frames(data))
     assert [visible(frame) for frame in found] == expected
-    assert [extract(data, frame.span) for frame in found] == [frame.data for frame in found]
+    assert list(extract(data, [frame.span for frame in found])) == [frame.data for frame in found]
     assert all(Image.open(io.BytesIO(frame.data)).mode == "RGBA" for frame in found)
 
 
@@ -163,7 +163,7 @@ def test_frames_are_upright(kind: str) -> None:
 def test_a_still_keeps_its_bytes(kind: str, ext: str) -> None:
     data = make_images.encoded(make_images.noise(), kind)
     assert list(frames(data, every=3, most=1)) == [Frame({"frame": 0}, data, ext, 1)]
-    assert extract(data, {"frame": 0}) == data
+    assert list(extract(data, [{"frame": 0}])) == [data]
 
 
 def test_frames_have_no_metadata() -> None:
@@ -182,7 +182,7 @@ def test_extract_returns_the_same_bytes_as_frames(
     values[..., 3] = rng.choice([0, 255], values.shape[:3]) if clear else 255
     data = movie(kind, [Image.fromarray(value) for value in values])
     found = list(frames(data))
-    assert [extract(data, frame.span) for frame in found] == [frame.data for frame in found]
+    assert list(extract(data, [frame.span for frame in found])) == [frame.data for frame in found]
     wanted = select(len(found), every, most)
     assert list(frames(data, every, most)) == [found[number] for number in wanted]
 
@@ -231,7 +231,7 @@ def test_limits_are_exact_and_come_before_decoding(kind: str, monkeypatch: pytes
     assert reason(data, max_pixels=255) == "too_many_pixels"
     assert reason(data, most_pixels=1023) == "frame_bomb"
     with pytest.raises(Undecodable, match=r"frame_bomb: \d frames of 1,024 pixels; at most 1,000 pixels"):
-        extract(data, {"frame": 0}, most_pixels=1000)
+        list(frames(data, most_pixels=1000))
 
 
 def test_a_single_image_is_not_a_frame_bomb() -> None:
@@ -257,14 +257,14 @@ def test_a_thousand_frames(kind: str) -> None:
     found = list(frames(data))
     assert len(found) == 1000
     assert decode(found[999].data).getpixel((0, 0)) == (999 % 251,) * 3
-    assert extract(data, found[999].span) == found[999].data
+    assert list(extract(data, [found[999].span])) == [found[999].data]
 
 
 def test_a_missing_frame_is_an_error() -> None:
     data = movie("GIF", noises(2))
     for span in ({"frame": 2}, {"page": 0}, {}):
-        with pytest.raises(Undecodable, match="no frame"):
-            extract(data, span)
+        with pytest.raises(Undecodable, match="not in order among 2"):
+            next(extract(data, [span]))
 
 
 SMALL = [movie(kind, noises(3, 8)) for kind in KINDS]

@@ -76,6 +76,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "where": ("filter.where", "inspect", {"keep": "width < 40 or frames > 1", "reason": "large_still"}, {}),
     "frames": ("image.frames", "inspect", {"namespace": "contract_frames", "every": 2}, {}),
     "frames_seen": ("image.inspect", "frames", {}, {}),
+    "virtual": ("image.frames", "inspect", {"namespace": "contract_virtual", "every": 2, "bytes": "virtual"}, {}),
+    "virtual_seen": ("image.inspect", "virtual", {}, {}),
     "rolled": (
         "derive.roll_up",
         "inspect",

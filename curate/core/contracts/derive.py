@@ -18,9 +18,12 @@ class Child:
     part of the parent; its key is a hash of (parent key, the op's `child_kind`, span)."""
 
     span: dict[str, Any]
-    data: bytes
+    data: bytes | None
+    """None: what the parent's medium extracts for the span, whenever it is read (a virtual child)."""
     ext: str
     meta: dict[str, Any] = field(default_factory=dict)
+    probe: Any = None
+    """For virtual children: what the probe of their medium would find, as far as it is known."""
 
 
 class Derive(Stage):
@@ -32,6 +35,11 @@ class Derive(Stage):
     """Names of the media (curate.codec.media) of the children; `sees` has those of the parents."""
     namespace: str
     """Names the pool's folder."""
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the children are."""
+        return False
 
     _plain_namespace = field_validator("namespace", check_fields=False)(plain_name)
 

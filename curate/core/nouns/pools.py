@@ -53,10 +53,16 @@ FORMAT_OF_POOL = 2
 """Increased when the meaning of a pool column changes, so that facts computed from it are recomputed."""
 
 
+EDGES, EXTRACTED = "edges:", "extracted:"
+"""What the column `sha256` begins with if the digest is not of all bytes: for a large file in place, the first
+and last MiB (curate.codec.readers.identity); for a virtual child, its parent's `sha256` and its span."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shard:
     """An immutable shard: a table, and the tar of its members. If they stay in place, `tar` is the absolute URL of an
-    existing tar, or of a folder (it ends in `/`) of their files."""
+    existing tar, or of a folder (it ends in `/`) of their files. It is empty if the members are virtual: extracted from
+    their parents when they are read."""
 
     id: str
     rows: int
@@ -82,6 +88,10 @@ def in_place(shard: Shard) -> bool:
 def in_folder(shard: Shard) -> bool:
     """Whether each member is a file in place: that of its row's `source_id`."""
     return shard.tar.endswith("/")
+
+
+def is_virtual(shard: Shard) -> bool:
+    return not shard.tar
 
 
 def place_url(place: str) -> str:

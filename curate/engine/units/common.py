@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from curate.codec import media
+from curate.codec.media import Medium
 from curate.core.contracts import Collect, Derive, Filter, Map, Source
 from curate.core.errors import Undecodable
 from curate.core.hashing import digest_bytes
@@ -83,6 +84,11 @@ def probed(data: bytes | Reader | None, kinds: Sequence[str]) -> dict[str, Any]:
         found = medium.probe(data) if data else None
     except Undecodable:
         found = None  # `image.inspect` rejects it, with the reason
+    return columns_of(found, medium)
+
+
+def columns_of(found: Any, medium: Medium) -> dict[str, Any]:
+    """Columns of a pool that are read from a header; `found` has some of them as attributes."""
     columns = {name: getattr(found, name, None) for name in ("width", "height", "format")}
     if medium is media.DEFAULT:
         return columns | dict.fromkeys(MEDIA_COLUMNS)

@@ -30,7 +30,7 @@ class PoolStep(Step):
             shard = todo.pop()
             if shard.parent and shard.table not in found:
                 todo.append(shard.parent_shard())
-            found |= {shard.tar, shard.table}
+            found |= {shard.table, shard.tar} - {""}
         if "keys" in manifest.extra:
             found.add(manifest.extra["keys"]["folder"])
         if manifest.extra.get("derived"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -240,8 +241,9 @@ class StoredView:
             table = table.filter(hit)
             data = read_members(self.storage, shard, table.to_pydict())
             for key, image in zip(table.column("key").to_pylist(), data, strict=True):
-                if not isinstance(image, Reject):
-                    found.setdefault(key, image.bytes())
+                with suppress(Reject):
+                    if not isinstance(image, Reject):
+                        found.setdefault(key, image.bytes())
         return found
 
     def _shards_of(self, keys: Sequence[str]) -> list[Shard]:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
+import s3fs
 
+from curate.acquire import folder
+from curate.codec import members, readers
 from curate.core.errors import AlreadyExistsError, StorageError
+from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage
-from tests.core.store.object_store import new_bucket
+from curate.engine.run import run
+from curate.image.inspect import Inspect
+from tests.core.store.object_store import forget_connections, new_bucket
+from tests.engine.mixed import image_bytes
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 
 ALL = ("slow_down", "stall", "cut_reply")
@@ -86,3 +95,26 @@ def test_a_store_that_stays_away_is_named_in_one_line(
         with pytest.raises(StorageError, match=said) as raised:
             act()
         assert storage.url in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_large_object_whose_connection_is_cut_is_tried_again(
+    proxy: Proxy, object_store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is an error of the store, which names the object; no image is taken for corrupt."""
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"config_kwargs": {"retries": {"max_attempts": 0}}})
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    forget_connections()
+    for module in (folder, members, readers):
+        monkeypatch.setattr(module, "MEMORY_BYTES", 100)
+    bucket = new_bucket(object_store)
+    for number in range(4):
+        object_store.put_object(Bucket=bucket, Key=f"photos/{number}.bmp", Body=image_bytes(number))
+    source = folder.AcquireFolder(namespace="mine", path=f"s3://{bucket}/photos", in_place=True)
+    made = Pipeline().add("pool", source)
+    run(made.check(), str(tmp_path))
+    proxy.faults.append(Fault("cut_reply", "GET", path="photos/2.bmp", times=2))  # the client itself repeats one
+    result = run(made.add("inspect", Inspect(), "pool").check(), str(tmp_path))
+    assert proxy.done["cut_reply"] == 2
+    assert result.ledger["inspect"].after == 4 and not result.ledger["inspect"].lost
+    assert "attempt 1 of" in caplog.text and f"{bucket}/photos/2.bmp: reading failed" in caplog.text

@@ -17,17 +17,17 @@ from curate.codec.members import COLUMNS, member_columns, read_members
 from curate.codec.tars import TarWriter
 from curate.core.contracts import Child, Derive, Sample, trait
 from curate.core.errors import AlreadyExistsError, CurateError, Reject
-from curate.core.hashing import canonical, make_child_key
+from curate.core.hashing import canonical, digest, make_child_key
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
-from curate.core.nouns.pools import Shard, pool_table, read_pool
+from curate.core.nouns.pools import EXTRACTED, Shard, pool_table, read_pool
 from curate.core.reader import LostError, Reader
 from curate.core.rows import Rows
 from curate.core.secrets import redact
 from curate.engine.passes.task import UnitTask, under_way
 from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
-from curate.engine.units.common import content_id, probed
+from curate.engine.units.common import columns_of, content_id, probed
 from curate.engine.units.derive.record import (
     DONE,
     ERROR,
@@ -42,7 +42,7 @@ from curate.engine.units.derive.record import (
 )
 
 INHERITED = ("source_id", "name", "caption", "url", "source")
-READ = ("key", *INHERITED, "meta", "root", *COLUMNS)
+READ = ("key", *INHERITED, "meta", "root", "media", "sha256", *COLUMNS)
 """Columns of a parent that its children need."""
 
 
@@ -118,9 +118,12 @@ def _make(task: DeriveTask, shard: Shard, number: int, before: Record, rows: lis
         record, table = children.record, pool_table(children.lines)
         if children.lines and task.sink == "publish":
             name = content_id(table)
-            tar = f"{folder}/{number:06d}-{name[:16]}.tar"
-            record.shards[number] = Shard(name, table.num_rows, tar, aside.stat().st_size, path)
-            task.storage.adopt(aside, tar)
+            if task.stage.virtual:
+                record.shards[number] = Shard(name, table.num_rows, "", 0, path)
+            else:
+                tar = f"{folder}/{number:06d}-{name[:16]}.tar"
+                record.shards[number] = Shard(name, table.num_rows, tar, aside.stat().st_size, path)
+                task.storage.adopt(aside, tar)
     for row, parent in record.parents.items():  # a retry with the same error changes nothing
         known = before.parents.get(row)
         if known is not None and (known.status, known.reason) == (parent.status, parent.reason):
@@ -200,12 +203,16 @@ class _Children:
             self.record.parents[row] = Parent(DONE, None, len(lines), self.number)
 
     def _child(self, stage: Derive, row: int, parent: dict[str, Any], child: Child) -> dict[str, Any]:
+        if (child.data is None) != stage.virtual:
+            raise ValueError(f"{stage.op}: children have bytes, or their Derive is `virtual`; change one of them")
         key = make_child_key(parent["key"], stage.child_kind, child.span)
         part = ",".join(f"{name}={value}" for name, value in sorted(child.span.items()))
         line = {name: parent[name] for name in INHERITED} | {"key": key, "ext": child.ext, "reject": None}
         line |= {name: f"{parent[name]}#{part}" for name in ("source_id", "name")}
         line |= {"parent": parent["key"], "root": parent["root"] or parent["key"], "parent_row": row}
         line |= {"span": canonical(child.span), "meta": json.dumps(child.meta, sort_keys=True, ensure_ascii=False)}
+        if child.data is None:
+            return line | _virtual(stage, parent, child)
         line |= {"sha256": hashlib.sha256(child.data).hexdigest(), "size": len(child.data)}
         line |= probed(child.data, trait(stage, "media"))
         return line | {"offset": self.tar.add(f"{key}.{child.ext or 'bin'}", child.data)}
@@ -214,3 +221,12 @@ class _Children:
         self.record.parents[row] = Parent(status, reason, 0, self.number)
         if message:
             self.record.messages.setdefault(reason, message)
+
+
+def _virtual(stage: Derive, parent: dict[str, Any], child: Child) -> dict[str, Any]:
+    """Columns of a virtual child. Its `sha256` says what its bytes are extracted from, and its offset of 0 that it has
+    bytes."""
+    medium = media.of(parent["media"] or media.DEFAULT.name)
+    extracted = digest([parent["sha256"], medium.name, medium.version, child.span])
+    columns = columns_of(child.probe, media.of(trait(stage, "media")[0]))
+    return columns | {"sha256": f"{EXTRACTED}{extracted}", "offset": 0, "size": None}

@@ -20,7 +20,7 @@ from curate.core.contracts import Pack
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
-from curate.core.nouns.pools import Shard
+from curate.core.nouns.pools import Shard, is_virtual
 from curate.core.nouns.selections import Lines, read_selected
 from curate.core.reader import LostError, Reader
 from curate.core.rows import IMAGE_COLUMNS, Rows
@@ -32,7 +32,7 @@ from curate.engine.units.common import dump, fetched
 from curate.engine.units.shuffle import Piece, ShuffleFile
 
 OWN = ("_item", "_copy", "_rank", "_row", "_tar", "_tar_bytes")
-"""Columns of the order that `write` does not receive."""
+"""Columns of the order that `write` does not receive. `_tar` of a virtual shard is the shard as JSON."""
 Common = tuple[Storage, Pack, str, str]
 """First fields of every task."""
 
@@ -114,7 +114,9 @@ def _copies(
     items = lines.column("item").take(pa.array(which))
     salts = np.array([_item_salt(item) for item in items.to_pylist()], dtype=np.uint64)
     rank = ranks(task.stage.seed, table.column("key").to_pylist(), salts, copy)
-    tar = pa.array([shard.tar]).take(pa.array(np.zeros(len(which), np.int64)))
+    tar = pa.array([dump(shard.to_json()).decode() if is_virtual(shard) else shard.tar]).take(
+        pa.array(np.zeros(len(which), np.int64))
+    )
     size = np.full(len(which), shard.tar_bytes, np.int64)
     row = lines.column("row").take(pa.array(which)).cast(pa.int32())
     for name, values in zip(OWN, (items, pa.array(copy, pa.int32()), pa.array(rank), row, tar, size), strict=True):
@@ -208,7 +210,8 @@ def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, st
 
     def read(tar: str) -> list[Reader]:
         members = list(wanted[tar].values())
-        shard = Shard("", 0, tar, members[0]["_tar_bytes"], "")
+        virtual = tar.startswith("{")
+        shard = Shard(**json.loads(tar)) if virtual else Shard("", 0, tar, members[0]["_tar_bytes"], "")
         columns = {name: [row[name] for row in members] for name in member_columns([shard])}
         return [_present(tar, data) for data in read_members(storage, shard, columns)]
 

@@ -11,10 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from curate.codec.members import read_tar
 from curate.codec.readers import FileReader, identity
-from curate.codec.tars import TarWriter, read_spans
+from curate.codec.tars import TarWriter
 from curate.core.contracts import Incoming, Portion, Source, trait
-from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError
+from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError, StorageError
 from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
 from curate.core.ledger import Entry
@@ -294,11 +295,14 @@ def _rows_of_tar(task: ImportTask, reading: Reading, place: str) -> tuple[list[d
     size = int(source.fs.size(source.root))
     found = list(reading)
     spans = [(item.offset, item.size) for item in found if item.offset is not None and item.size is not None]
-    data = read_spans(source.fs, source.root, spans, size)
+    data = read_tar(source, Shard("", len(found), place_url(place), size, ""), spans)
     rows = []
     for item in found:
         held = item.offset is not None and item.size is not None
-        row = _row(task.stage, item, next(data) if held else None)
+        try:
+            row = _described(task.stage, item, next(data) if held else None)
+        except LostError as lost:
+            raise StorageError(f"{lost}; run again when the tar is complete") from None
         row["offset"], row["size"] = (item.offset, item.size) if held else (None, None)
         rows.append(row)
     return rows, size
