@@ -36,6 +36,7 @@ from curate.core.contracts import (
 )
 from curate.core.group import Group, Part
 from curate.core.hashing import key_words, ranks
+from curate.core.reader import Reader
 from curate.core.recipe.pipeline import Pipeline
 
 SHARE = 0.087
@@ -296,8 +297,8 @@ class Dataset(Pack):
     name: str = "simulated"
     shard_rows: int = 1000
 
-    def write(self, row: Mapping[str, Any], data: bytes, add: Any) -> Packed:
-        return Packed(row["ext"], add(f"{row['key']}-{row['copy']}.{row['ext']}", data), len(data))
+    def write(self, row: Mapping[str, Any], data: Reader, add: Any) -> Packed:
+        return Packed(row["ext"], add(f"{row['key']}-{row['copy']}.{row['ext']}", data), data.size)
 
 
 class Page(Report):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -156,9 +157,10 @@ def extract(data: bytes, spans: Sequence[dict[str, Any]]) -> Iterator[bytes]:
     if found.count == 1:
         yield from (data for _ in wanted)
         return
+    copies = Counter(wanted)
     for number, (_, image) in enumerate(islice(_composed(data, found, sys.maxsize), wanted[-1] + 1)):
-        if number in wanted:
-            yield from [_png(image)] * wanted.count(number)
+        if number in copies:
+            yield from [_png(image)] * copies[number]
 
 
 def _probe(data: bytes) -> Probe | None:

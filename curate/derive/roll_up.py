@@ -10,6 +10,7 @@ from pydantic import Field
 
 from curate.core.contracts import Batch, Map
 from curate.core.errors import CurateError
+from curate.core.nouns.pools import POOL_SCHEMA
 
 
 class RollUp(Map):
@@ -36,9 +37,12 @@ class RollUp(Map):
         return (f"children.{self.column}",)
 
     def check_columns(self, columns: pa.Schema) -> None:
-        """Raises CurateError for values of another type."""
+        """Raises CurateError for values of another type, and if `into` is a column of pools."""
+        if self.into in POOL_SCHEMA.names:
+            raise CurateError(f"into: {self.into!r} is a column of every pool; give the new column another name")
         kind = columns.field(f"children.{self.column}").type.value_type
-        number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        number = number or (pa.types.is_boolean(kind) and self.how in ("any", "mean"))
         has = "number" if number else "text" if pa.types.is_string(kind) else ""
         wanted = "number" if self.how in ("any", "mean") else self.type
         if has != wanted and self.how != "count" and not pa.types.is_null(kind):
@@ -75,10 +79,10 @@ def _present(summary: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
 
 _SUMMARIES: dict[str, Callable[[list[Any]], Any]] = {
     "count": lambda values: sum(value is not None for value in values),
-    "any": lambda values: any(values),
+    "any": any,
     "min": _present(min),
     "max": _present(max),
     "mean": _present(lambda values: sum(values) / len(values)),
     "first": lambda values: values[0] if values else None,
-    "list": lambda values: values,
+    "list": list,
 }

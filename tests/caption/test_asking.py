@@ -16,7 +16,8 @@ from curate.caption.prompt import read_prompt
 from curate.caption.rewrite import Rewrite
 from curate.caption.summarise import Summarise
 from curate.caption.untrusted.wrap import unwrapped
-from curate.core.contracts import NoAnswer
+from curate.codec.images import decode
+from curate.core.contracts import NoAnswer, Sample
 from curate.core.errors import RecipeError, Undecodable
 from curate.core.hashing import make_key
 from curate.core.recipe.load import json_schema, parse
@@ -83,10 +84,8 @@ def test_an_image_over_the_endpoints_limit_is_not_sent() -> None:
 
 
 def test_a_file_that_is_not_an_image_is_rejected() -> None:
-    broken = sample()
-    broken.data = b"x"
     with pytest.raises(Undecodable):
-        generate().prepare(broken)
+        generate().prepare(Sample(b"x", decode))
 
 
 # --- context ----------------------------------------------------------------------------------------------------------

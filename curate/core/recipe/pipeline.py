@@ -198,7 +198,11 @@ class Pipeline:
             below |= {} if self.makes_pool(child) else self.fields(child)
             below |= {field.name: field for field in self.nodes[child].stage.schema()}
             lists = [pa.field(f"{CHILDREN}.{column}", pa.list_(field.type)) for column, field in below.items()]
-            found |= {one.name: one for one in lists if not one.name.startswith(f"{CHILDREN}.{PARENT}")}
+            found |= {
+                one.name: one
+                for one in lists
+                if not one.name.startswith((f"{CHILDREN}.{PARENT}", f"{CHILDREN}.{CHILDREN}."))
+            }
         return found
 
     def passes_errors(self, name: str) -> bool:

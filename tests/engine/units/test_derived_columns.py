@@ -440,6 +440,9 @@ def test_two_stages_that_write_a_column_and_names_of_the_engine() -> None:
         made = clips().add("bright", toys.Brightness(column=name), "shade")
         with pytest.raises(RecipeError, match=f"column '{name}': the engine uses this name; choose another"):
             made.check()
+    made = rolled().add("again", RollUp(how="count", into="sha256"), "pool", children="lit")
+    with pytest.raises(CurateError, match="into: 'sha256' is a column of every pool; give the new column another name"):
+        made.check()
     made = rolled().add("without", RollUp(how="count", into="count"), "pool")
     with pytest.raises(RecipeError, match=r"port 'children' is missing; give the stage after which they count$"):
         made.check()

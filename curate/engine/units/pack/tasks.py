@@ -20,7 +20,7 @@ from curate.core.contracts import Pack
 from curate.core.errors import CurateError, Reject, StorageError
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
-from curate.core.nouns.pools import Shard, is_virtual
+from curate.core.nouns.pools import Shard, in_folder, is_virtual
 from curate.core.nouns.selections import Lines, read_selected
 from curate.core.reader import LostError, Reader
 from curate.core.rows import IMAGE_COLUMNS, Rows
@@ -187,7 +187,7 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
             try:
                 packed = stage.write(fact, data[own["_tar"], row["key"]], tar.add)
             except LostError as lost:
-                _present(own["_tar"], lost)
+                _present(_shard_of(own["_tar"]), lost)
                 raise
             except Reject as reject:
                 rejected[reject.reason] += fact["copy"] == 0
@@ -210,10 +210,9 @@ def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, st
 
     def read(tar: str) -> list[Reader]:
         members = list(wanted[tar].values())
-        virtual = tar.startswith("{")
-        shard = Shard(**json.loads(tar)) if virtual else Shard("", 0, tar, members[0]["_tar_bytes"], "")
+        shard = _shard_of(tar, members[0]["_tar_bytes"])
         columns = {name: [row[name] for row in members] for name in member_columns([shard])}
-        return [_present(tar, data) for data in read_members(storage, shard, columns)]
+        return [_present(shard, data) for data in read_members(storage, shard, columns)]
 
     tars = sorted(wanted)
     return {
@@ -223,10 +222,19 @@ def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, st
     }
 
 
-def _present(tar: str, data: Reader | Reject) -> Reader:
+def _shard_of(tar: str, size: int = 0) -> Shard:
+    """What is known of a shard by its `_tar` and `_tar_bytes`."""
+    return Shard(**json.loads(tar)) if tar.startswith("{") else Shard("", 0, tar, size, "")
+
+
+def _present(shard: Shard, data: Reader | Reject) -> Reader:
     """Reader of a selected row. A dataset without it would depend on when it was built."""
+    while is_virtual(shard):
+        shard = shard.parent_shard()
     if isinstance(data, Reject):
-        raise StorageError(f"{tar}: {data}; restore the file, or run the recipe again to import the folder as is")
+        what = "the file, or run the recipe again to import the folder as is"
+        remedy = what if in_folder(shard) else "it, or import it again"
+        raise StorageError(f"{shard.tar}: {data}; restore {remedy}")
     return data
 
 
