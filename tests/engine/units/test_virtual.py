@@ -41,7 +41,7 @@ OPTIONS: dict[str, dict[str, Any]] = {"gif": {"duration": 100}, "png": {"duratio
 
 @pytest.fixture(scope="module")
 def folder(memory: Path) -> Iterator[Path]:
-    made = memory / "movies"
+    made = memory / "virtual-movies"
     made.mkdir()
     for number, (name, count) in enumerate(FRAMES.items()):
         kind, images = name.rpartition(".")[2], noises(9)[number : number + count]
@@ -92,7 +92,7 @@ def vectors(workspace: Path) -> dict[str, list[float]]:
 
 
 def test_virtual_children_give_the_same_dataset_as_stored_ones(folder: Path, memory: Path, tmp_path: Path) -> None:
-    places = {kind: memory / kind for kind in ("virtual", "stored")}
+    places = {kind: memory / f"both-{kind}" for kind in ("virtual", "stored")}
     made = {kind: ran(tmp_path, place, recipe(folder, kind), run_id="one") for kind, place in places.items()}
     virtual, stored = made["virtual"], made["stored"]
     assert virtual.ledger == stored.ledger and virtual.ledger["frames"].children == sum(FRAMES.values())
@@ -263,11 +263,11 @@ def undisturbed(folder: Path, memory: Path) -> Iterator[tuple[Path, Path, list[s
     """A run in another process: its recipe, its workspace and its points."""
     made, log = written(memory / "virtual.yaml", recipe(folder)), memory / "virtual.log"
     with Drivers() as drivers:
-        said = drivers.run(memory / "clean", recipe=str(made), environment={"CURATE_FAULT_LOG": str(log)})
+        said = drivers.run(memory / "virtual-clean", recipe=str(made), environment={"CURATE_FAULT_LOG": str(log)})
     assert said["error"] is None
     points = [line for line in log.read_text().splitlines() if "pools/frames/" in line or "datasets/" in line]
-    yield made, memory / "clean", points
-    shutil.rmtree(memory / "clean")
+    yield made, memory / "virtual-clean", points
+    shutil.rmtree(memory / "virtual-clean")
 
 
 @pytest.mark.long
@@ -276,7 +276,7 @@ def test_killed_at_every_point(memory: Path, undisturbed: tuple[Path, Path, list
     assert len(points) > 10 and not [point for point in points if "pools/frames/" in point and ".tar" in point]
     with Drivers() as drivers:
         for point in points:
-            target = memory / "killed"
+            target = memory / "virtual-killed"
             killed = drivers.run(target, recipe=str(made), environment={"CURATE_FAULT_KILL": point})
             assert killed["signal"] == signal.SIGKILL, point
             assert drivers.run(target, recipe=str(made))["error"] is None

@@ -26,6 +26,7 @@ from curate.service import app, service, serving  # noqa: F401 - imported once, 
 from curate.service.auth import clock
 from curate.service.commands import serve
 from curate.service.reconcile import leader, step
+from tests.service.faults.sites import write
 
 
 class Deaths:
@@ -45,7 +46,7 @@ class Deaths:
             left = self.left
             if point in left:
                 left.remove(point)
-                self.file.write_text(json.dumps(left))
+                write(self.file, left)
                 sys.stderr.write(f"dies {point}\n")
                 sys.stderr.flush()
                 os.kill(os.getpid(), signal.SIGKILL)

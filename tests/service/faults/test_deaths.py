@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.faults.sites import Replica, Site, path
+from tests.service.faults.sites import Replica, Site, path, write
 
 pytestmark = [
     pytest.mark.long,
@@ -43,18 +43,18 @@ def test_it_dies_at_every_point_of_a_run_that_is_stopped_and_resumed(
     site: Site, replica: Replica, deaths: Path
 ) -> None:
     gate = site.gate("deaths")
-    deaths.write_text(json.dumps(BEGIN))
+    write(deaths, BEGIN)
     run = replica.submit("deaths", "deaths")
     with site.single(run):
         gate.wait()
         replica.reaches(run, "running", 120)
         _all_passed(replica, deaths, run)
-        deaths.write_text(json.dumps(STOP))
+        write(deaths, STOP)
         replica.client.run(run).stop()
         replica.reaches(run, "stopped", 120)
         gate.open()
         _all_passed(replica, deaths, run)
-        deaths.write_text(json.dumps(["before submit", "after submit", "before write done", "after write done"]))
+        write(deaths, ["before submit", "after submit", "before write done", "after write done"])
         replica.client.run(run).resume()
         found = replica.reaches(run, "done", 120)
     _all_passed(replica, deaths, run)
@@ -70,7 +70,7 @@ def test_it_dies_at_every_point_of_a_kill(site: Site, replica: Replica, deaths: 
     run = replica.submit("killed", "killed")
     gate.wait()
     replica.reaches(run, "running", 60)
-    deaths.write_text(json.dumps(KILL))
+    write(deaths, KILL)
     replica.client.run(run).kill()
     found = replica.reaches(run, "killed", 120)
     _all_passed(replica, deaths, run)
