@@ -126,7 +126,7 @@ class Rows:
         return table.select(list(columns))
 
     def _of_children(self, shard: Shard, name: str) -> pa.Array:
-        """A list for each row with the values of its alive children in order; all null if there is no child."""
+        """Each row's list of the values of its alive children, in order; null for all rows if no row has a child."""
         assert self.children is not None
         names = tuple(dict.fromkeys(("parent_row", name)))
         shards = self.known.children.get(self.children.source, {}).get(shard.id, ())

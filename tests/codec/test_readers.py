@@ -91,7 +91,7 @@ def test_edges_of_5_gb_cost_few_bytes_and_little_memory(tmp_path: Path, place: s
 
 
 def bmp(size: int) -> bytes:
-    """The header of an image with so many bytes, 24 bits a pixel."""
+    """The header of an image with the given number of bytes and 24 bits a pixel."""
     height = size // (3 * 30_000)
     return struct.pack("<2sIIIIiiHHIIiiII", b"BM", size % 2**32, 0, 54, 40, 30_000, height, 1, 24, 0, 0, 0, 0, 0, 0)
 

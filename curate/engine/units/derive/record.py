@@ -57,7 +57,7 @@ class Record:
     """Reason of an error -> an example of its message."""
 
     def missing(self, rows: Sequence[int], retry: Sequence[str] | None, marked: NDArray[np.bool_]) -> list[int]:
-        """Rows without a status; rows in error for what they read, if that has been retried (is no longer `marked`);
+        """Rows without a status; rows in error because a column that they read was, if it no longer is (`marked`);
         with `retry`, also rows in error for these reasons (empty: any)."""
 
         def retried(row: int, parent: Parent) -> bool:
