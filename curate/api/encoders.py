@@ -24,8 +24,8 @@ from curate.core.reader import as_reader
 from curate.duplicates.near.hamming import band_edges, components
 from curate.encoders.base import Encoder
 from curate.encoders.families import load
-from curate.image.perceptual import HASH_BYTES, perceptual_hash
 from curate.kernels.neighbours import knn_right
+from curate.kernels.perceptual import HASH_BYTES, perceptual_hash
 
 LEAST = 20
 """Images that a comparison by labels or folders needs in groups of two or more."""

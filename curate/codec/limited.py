@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import io
 import json
+from collections.abc import Container
 from dataclasses import asdict
 
 from PIL import Image
@@ -13,17 +14,18 @@ from pydantic import TypeAdapter
 from curate.codec import images
 from curate.codec.formats import DECODED, webp_size
 from curate.codec.images import Probe
-from curate.core.child import Limits, Reader, Warm
+from curate.core.child import Ended, Limits, Reader, Warm
 from curate.core.errors import Reject, StorageError, Undecodable
 
 MEMORY_BYTES = 4 << 30
 """Several times the pixels of the largest image that is decoded: 400 MB in floating point, and copies."""
 SECONDS = 10.0
 
-REASONS = images.REASONS | {
+OF_CHILD = {
     "decoder_died": "the process that decoded the file crashed, or needed too much memory",
     "decoder_timeout": "decoding took too long",
 }
+REASONS = images.REASONS | OF_CHILD
 
 CHILD = f"{__name__}:decoded"
 PROBE = TypeAdapter(Probe)
@@ -56,19 +58,26 @@ def probe(source: bytes | Reader, deadline_seconds: float = SECONDS) -> Probe | 
 def _call(side: int, source: bytes | Reader, seconds: float) -> bytes | Reject:
     data, reader = (source, None) if isinstance(source, bytes) else (b"", source)
     payload = json.dumps({"side": side}).encode() + b"\n" + data
-    ended = _warm.call(CHILD, payload, Limits(seconds, MEMORY_BYTES), reader)
+    answer = answered(_warm.call(CHILD, payload, Limits(seconds, MEMORY_BYTES), reader), seconds, "an image")
+    if isinstance(answer, Reject):
+        return answer
+    kind, _, said = answer.partition(b"\n")
+    return said if kind == b"done" else rejected(said, images.REASONS)
+
+
+def answered(ended: Ended, seconds: float, what: str) -> bytes | Reject:
+    """The answer of a child; or why there is none. Raises StorageError if most of its time went into reading."""
     if ended.how == "timeout" and ended.read_seconds > seconds / 2:
-        raise StorageError(
-            f"reading an image took {ended.read_seconds:.1f} s of {seconds:g} s; expected less: try again"
-        )
+        raise StorageError(f"reading {what} took {ended.read_seconds:.1f} s of {seconds:g} s; expected less: try again")
     if ended.answer is None:
         return Undecodable("decoder_timeout" if ended.how == "timeout" else "decoder_died", ended.detail)
-    kind, _, said = ended.answer.partition(b"\n")
-    if kind == b"done":
-        return said
+    return ended.answer
+
+
+def rejected(said: bytes, reasons: Container[str]) -> Undecodable:
+    """The reason and detail that a child has sent, if it is a known one."""
     reason, _, detail = said.decode(errors="replace").partition("\n")
-    known = reason in images.REASONS
-    return Undecodable(reason, detail[:1000]) if known else NO_SENSE
+    return Undecodable(reason, detail[:1000]) if reason in reasons else NO_SENSE
 
 
 # --- in the child ---
@@ -81,7 +90,12 @@ def decoded(payload: bytes, source: Reader) -> bytes:
         data = data or source.read_at(0, source.size)
         return b"done\n" + (images.thumbnail(data, side) if side else json.dumps(asdict(images.probe(data))).encode())
     except Reject as error:
-        return f"reject\n{error.reason}\n{error.detail}".encode(errors="replace")
+        return b"reject\n" + said_of(error)
+
+
+def said_of(error: Reject) -> bytes:
+    """What `rejected` reads."""
+    return f"{error.reason}\n{error.detail}".encode(errors="replace")
 
 
 def ready() -> None:

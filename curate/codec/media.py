@@ -8,6 +8,7 @@ from typing import Any
 
 from curate.codec import formats, frames, images
 from curate.codec.frames import Frame
+from curate.codec.video import containers, limited
 from curate.core.errors import InputError, did_you_mean
 from curate.core.reader import Reader, as_reader
 
@@ -29,7 +30,8 @@ class Medium:
     probe: Callable[[Encoded], Any]
     """Properties from the header, named like the columns of a pool: `width`, `height`, `format`, `frames` …"""
     open: Callable[..., Any]
-    """(encoded, max_pixels) -> what stages see: for an image, its pixels."""
+    """(encoded, max_pixels) -> what stages see: for an image, its pixels; for a video, its reader, of which
+    curate.codec.video.limited decodes what is asked for."""
     frames: Callable[[Encoded, Sequence[float]], Iterator[Frame]]
     """The frame that is shown at each of the times (seconds, ascending)."""
     extract: Callable[[Encoded, Sequence[dict[str, Any]]], Iterator[bytes]]
@@ -56,6 +58,17 @@ MEDIA = {
             frames=_whole(frames.shown),
             extract=_whole(frames.extract),
             thumbnail=_whole(images.thumbnail),
+        ),
+        Medium(
+            name="video",
+            version=1,
+            reasons=limited.REASONS,
+            sniff=containers.sniff,
+            probe=limited.probe,
+            open=lambda encoded, max_pixels=None: as_reader(encoded),
+            frames=limited.shown,
+            extract=limited.extracted,
+            thumbnail=limited.thumbnail,
         ),
     )
 }

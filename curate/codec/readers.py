@@ -13,7 +13,7 @@ from typing import IO, Any
 from curate.codec.listing import Stamp, file_info, read_errors
 from curate.core.errors import StorageError
 from curate.core.nouns.pools import EDGES
-from curate.core.reader import BLOCK_BYTES, LostError, Reader
+from curate.core.reader import BLOCK_BYTES, LostError, RawFile, Reader
 from curate.core.store.storage import Storage
 
 MEMORY_BYTES = 64 << 20
@@ -51,7 +51,7 @@ class FileReader(Reader):
         return self.read_at(0, self.size)
 
     def open(self) -> IO[builtins.bytes]:
-        return io.BufferedReader(_File(self), buffer_size=1 << (16 if self.root.local else 20))
+        return io.BufferedReader(RawFile(self), buffer_size=1 << (16 if self.root.local else 20))
 
     def _local(self, offset: int, size: int) -> builtins.bytes:
         with self._explained(), open(self.root.path(self.path), "rb") as file:
@@ -100,27 +100,6 @@ class FileReader(Reader):
                 raise LostError("changed", f"{self._name}: was written again while it was read") from None
             what = f"{type(cause).__name__}: {cause}"
             raise StorageError(f"{self.root.url_of(self.path)}: reading failed ({what}); check the store") from error
-
-
-class _File(io.RawIOBase):
-    def __init__(self, reader: Reader) -> None:
-        self._reader, self._at = reader, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size}[whence])
-        return self._at
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        data = self._reader.read_at(self._at, len(buffer))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
 
 
 def identity(key: str, reader: FileReader) -> str:

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ READ_BYTES = 16 << 20
 """The most that a child reads of its input at a time."""
 FRAME = struct.Struct("!cQ")
 """Before what a child sends: its kind and its bytes."""
-READ, ANSWER = b"R", b"A"
+READ, PART, ANSWER = b"R", b"P", b"A"
 RANGE = struct.Struct("!QQ")
 """Offset and size of what a child reads."""
 ENDED = struct.Struct("!BidQ")
@@ -83,6 +83,8 @@ class Ended:
     """Including memory that it shares with the warm process."""
     read_seconds: float = 0.0
     """How long its input took to read, by the caller's reader."""
+    parts: int = 0
+    """How many it had yielded."""
 
 
 def environment(kept: str, **extra: str) -> dict[str, str]:
@@ -147,13 +149,26 @@ class Warm:
 
         If the child is lost because processes that it does not own died, another warm process tries once more, with
         this call alone. Raises PreflightError if no process starts, and what the reader raises."""
+        parts = self.stream(function, payload, limits, reader)
+        while True:
+            try:
+                next(parts)
+            except StopIteration as end:
+                return end.value
+
+    def stream(
+        self, function: str, payload: bytes, limits: Limits, reader: Reader | None = None
+    ) -> Generator[bytes, None, Ended]:
+        """The same for a function that yields bytes, which arrive one by one; the answer is then empty. A call that is
+        lost after the first of them is not tried again. The child waits for its caller while its time passes."""
         order = {"function": function, "input_bytes": reader.size if reader else 0, "limits": asdict(limits)}
         message = json.dumps(order).encode()
         began = time.monotonic()
-        ended = self._attempt(message, payload, limits, reader)
-        if ended is None or (ended.how == "lost" and time.monotonic() - began < limits.seconds):
+        ended = yield from self._attempt(message, payload, limits, reader)
+        lost = ended is not None and ended.how == "lost" and not ended.parts
+        if ended is None or (lost and time.monotonic() - began < limits.seconds):
             with contextlib.closing(Warm(*self._modules, alone=self._alone, kept=self._kept)) as other:
-                ended = other._attempt(message, payload, limits, reader)
+                ended = yield from other._attempt(message, payload, limits, reader)
         if ended is None:
             raise PreflightError(
                 f"no child process starts for {function}; expected one that imports {', '.join(self._modules)}; "
@@ -161,7 +176,9 @@ class Warm:
             )
         return ended
 
-    def _attempt(self, message: bytes, payload: bytes, limits: Limits, reader: Reader | None) -> Ended | None:
+    def _attempt(
+        self, message: bytes, payload: bytes, limits: Limits, reader: Reader | None
+    ) -> Generator[bytes, None, Ended | None]:
         """None if the child was never started."""
         until = time.monotonic() + limits.seconds + START_SECONDS
         started = False
@@ -178,7 +195,7 @@ class Warm:
                 started = bool(_receive(status, 1, until))
                 until = min(until, time.monotonic() + limits.seconds + END_SECONDS)
                 call = _Call(data, status, until)
-                answer = call.serve(payload, reader) if started else None
+                answer = (yield from call.serve(payload, reader)) if started else None
                 data.close()
                 with contextlib.suppress(OSError):
                     status.shutdown(socket.SHUT_WR)  # a child that is still there is killed
@@ -189,8 +206,9 @@ class Warm:
                         self._end()
                 end = b""
         if len(end) == ENDED.size:
-            return replace(_told(answer, limits, *ENDED.unpack(end)), read_seconds=call.read_seconds)
-        return Ended(None, "lost", "the process that watched it died") if started else None
+            told = _told(answer, limits, *ENDED.unpack(end))
+            return replace(told, read_seconds=call.read_seconds, parts=call.parts)
+        return Ended(None, "lost", "the process that watched it died", parts=call.parts) if started else None
 
     def _connect(self) -> socket.socket:
         """The connection to the process, which is started if it does not run. The caller holds the lock."""
@@ -227,21 +245,28 @@ class _Call:
 
     def __init__(self, data: socket.socket, status: socket.socket, until: float) -> None:
         self._data, self._status, self._until = data, status, until
-        self.read_seconds = 0.0
+        self.read_seconds, self.parts = 0.0, 0
         self._poll = select.poll()
         for one in (data, status):
             self._poll.register(one, select.POLLIN)
 
-    def serve(self, payload: bytes, reader: Reader | None) -> bytes | None:
-        """Send the payload and what the child reads of the input. Its answer; None if that makes no sense."""
+    def serve(self, payload: bytes, reader: Reader | None) -> Generator[bytes, None, bytes | None]:
+        """Send the payload and what the child reads of the input, and yield its parts. Its answer; None if that makes
+        no sense."""
         self._send(payload)
         while len(header := self._receive(FRAME.size)) == FRAME.size:
             kind, size = FRAME.unpack(header)
-            if size > (ANSWER_BYTES if kind == ANSWER else RANGE.size):
+            if size > (RANGE.size if kind == READ else ANSWER_BYTES):
                 return None
             body = self._receive(size)
+            if len(body) != size:
+                return None
             if kind == ANSWER:
-                return body if len(body) == size else None
+                return body
+            if kind == PART:
+                self.parts += 1
+                yield body
+                continue
             if kind != READ or len(body) != RANGE.size or reader is None:
                 return None
             offset, wanted = RANGE.unpack(body)

@@ -31,6 +31,7 @@ from curate.core.child import (
     ITSELF,
     LATE,
     OUT_OF_MEMORY,
+    PART,
     RANGE,
     READ,
     READ_BYTES,
@@ -123,7 +124,8 @@ def _watch(order: dict[str, Any], data: socket.socket, status: socket.socket, wa
     _, code, used = os.wait4(child, 0)
     _end_rest()
     if not orphaned:  # otherwise it did nothing wrong
-        status.send(ENDED.pack(cause, code, used.ru_utime + used.ru_stime, used.ru_maxrss << 10))
+        with contextlib.suppress(BrokenPipeError):  # the caller has heard enough
+            status.send(ENDED.pack(cause, code, used.ru_utime + used.ru_stime, used.ru_maxrss << 10))
 
 
 def _end_rest() -> None:
@@ -150,6 +152,10 @@ def _work(order: dict[str, Any], data: socket.socket, alone: bool, parent: int) 
             limit(NOFILE=0)  # no file, pipe or socket can be opened any more
             isolated.add("files")
         answer = _function(order["function"])(_message(connection), Input(connection, order["input_bytes"]))
+        if not isinstance(answer, bytes):
+            for part in answer:
+                connection.sendall(FRAME.pack(PART, len(part)) + part)
+            answer = b""
         connection.sendall(FRAME.pack(ANSWER, len(answer)) + answer)
         status = 0
     except MemoryError:

@@ -50,3 +50,26 @@ class Reader:
 
 def as_reader(data: bytes | Reader) -> Reader:
     return data if isinstance(data, Reader) else Reader(data)
+
+
+class RawFile(io.RawIOBase):
+    """A seekable file over a reader."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader, self._at = reader, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._reader.size}[whence])
+        return self._at
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        data = self._reader.read_at(self._at, len(buffer))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from curate.codec.images import MAX_PIXELS
 from curate.core.contracts import Batch, Map, Runtime, Sample
-from curate.image.perceptual import HASH_BYTES, MIN_ONES, perceptual_hash
+from curate.kernels.perceptual import HASH_BYTES, MIN_ONES, perceptual_hash
 
 SCHEMA = pa.schema(
     [

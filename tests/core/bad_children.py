@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -140,3 +141,21 @@ def _is_open(number: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def parts(payload: bytes, _: Reader) -> Iterator[bytes]:
+    """Parts of these sizes, and one that breaks off: `-1`."""
+    for size in map(int, payload.split()):
+        if size < 0:
+            crash(b"", _)
+        yield bytes(size)
+
+
+def forever(_: bytes, __: Reader) -> Iterator[bytes]:
+    while True:
+        yield bytes(1000)
+
+
+def part_and_death(payload: bytes, source: Reader) -> Iterator[bytes]:
+    yield b"a"
+    kill_parent(payload, source)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from curate.core.child import Ended, Limits, Warm, how_ended
@@ -93,6 +94,43 @@ def test_a_child_reads_its_input_through_its_parent(alone: Warm) -> None:
         assert alone.call(f"{HERE}:part", order.encode(), LIMITS, source).answer == expected
     assert source.read == 701
     assert alone.call(f"{HERE}:part", b"0 25600000", LIMITS, source).answer is None  # more than an answer may have
+
+
+def _stream(warm: Warm, function: str, payload: bytes = b"") -> tuple[list[bytes], Ended]:
+    parts, found = warm.stream(f"{HERE}:{function}", payload, LIMITS), list[bytes]()
+    while True:
+        try:
+            found.append(next(parts))
+        except StopIteration as end:
+            return found, end.value
+
+
+def test_parts_arrive_one_by_one(alone: Warm) -> None:
+    found, ended = _stream(alone, "parts", b"3 0 9000000")
+    assert (list(map(len, found)), ended.answer, ended.parts) == ([3, 0, 9_000_000], b"", 3)
+    found, ended = _stream(alone, "parts", b"3 -1 5")
+    assert (list(map(len, found)), ended.answer, ended.how) == ([3], None, "signal")
+    assert [len(part) for part in _stream(alone, "parts", b"17000000")[0]] == []  # more than a part may have
+    assert _stream(alone, "upper", b"a")[1].answer == b"A"
+
+
+def test_a_child_whose_caller_has_heard_enough_ends(alone: Warm) -> None:
+    parts = alone.stream(f"{HERE}:forever", b"", LIMITS)
+    assert len(next(parts)) == 1000
+    assert alone.process
+    process = psutil.Process(alone.process.pid)
+    assert process.children(recursive=True)
+    parts.close()
+    late = time.monotonic() + 5
+    while process.children(recursive=True) and time.monotonic() < late:
+        time.sleep(0.01)
+    assert not process.children(recursive=True)
+    assert _call(alone, "upper", b"a").answer == b"A"
+
+
+def test_a_call_that_is_lost_after_a_part_is_not_tried_again(warm: Warm) -> None:
+    found, ended = _stream(warm, "part_and_death")
+    assert (found, ended.answer, ended.how) == ([b"a"], None, "lost")
 
 
 def test_what_the_reader_raises_reaches_the_caller(alone: Warm) -> None:

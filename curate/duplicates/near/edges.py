@@ -35,10 +35,17 @@ def find_edges(group: Group, max_distance: int) -> Group:
     loop. Input parts have `key` (n, 2), `merit` (n,), `digests` (n, sorts, 4 words), `known` (n, sorts), `hash` (n, 32
     bytes) and `comparable` (n,).
     """
-    rows, starts = sum(group.rows), starts_of(group)
-    count, cells = (min(MOST_BUCKETS, max(1, rows // each)) for each in (BUCKET_ROWS, CELL_ROWS))
-    buckets = group.partition("buckets", _to_buckets, count, starts=starts, buckets=count, distance=max_distance)
-    return buckets.partition("edges", _spanning_edges, cells, count=cells, distance=max_distance)
+    cells = min(MOST_BUCKETS, max(1, sum(group.rows) // CELL_ROWS))
+    return to_buckets(group, max_distance).partition(
+        "edges", _spanning_edges, cells, count=cells, distance=max_distance
+    )
+
+
+def to_buckets(group: Group, max_distance: int) -> Group:
+    """Each row once for each digest and each band, with its `node`, the `value` of digest or hash, and the `sort`."""
+    count = min(MOST_BUCKETS, max(1, sum(group.rows) // BUCKET_ROWS))
+    shared = {"starts": starts_of(group), "buckets": count, "distance": max_distance}
+    return group.partition("buckets", _to_buckets, count, **shared)
 
 
 def cell_of(node: Nodes, cells: int) -> NDArray[np.int64]:
@@ -83,14 +90,16 @@ def _to_buckets(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
         values.append(hashes.view(np.uint64).reshape(-1, BITS // 64))
         cells.append(band_values(hashes, band, shared["distance"]) % count)
         sorts.append(np.full(len(row), DIGESTS + band, dtype=np.uint8))
-    arrays = {"node": nodes[np.concatenate(rows)], "value": np.concatenate(values), "sort": np.concatenate(sorts)}
+    every = np.concatenate(rows)
+    arrays = {"node": nodes[every], "value": np.concatenate(values), "sort": np.concatenate(sorts)}
+    arrays |= {"count": np.asarray(columns["count"])[every]} if "count" in columns else {}  # of hashes of a video
     return np.concatenate(cells).astype(np.int64), arrays
 
 
 def _spanning_edges(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
     """Spanning edges of a bucket, sent to the cells of their ends."""
     node, value, sort = (np.asarray(part.arrays[name]) for name in ("node", "value", "sort"))
-    first, second = _exact_edges(node, value, sort)
+    first, second = exact_edges(node, value, sort)
     near = []
     for band in range(shared["distance"] + 1):
         rows = np.flatnonzero(sort == DIGESTS + band)
@@ -103,7 +112,7 @@ def _spanning_edges(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arra
     return np.concatenate([cells, cell_of(loops, shared["count"])]), joined
 
 
-def _exact_edges(node: Nodes, value: NDArray[np.uint64], sort: NDArray[np.uint8]) -> tuple[NDArray[np.int64], ...]:
+def exact_edges(node: Nodes, value: NDArray[np.uint64], sort: NDArray[np.uint8]) -> tuple[NDArray[np.int64], ...]:
     """(first, later): edges from the first-ranking row of each digest to every other row with that digest."""
     ranked = np.flatnonzero(sort < DIGESTS)
     _, place, count = np.unique(value[ranked, 0], return_inverse=True, return_counts=True)

@@ -85,6 +85,21 @@ def band_edges(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> It
         yield member[first], member[second]
 
 
+def band_pairs(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> Iterator[Edges]:
+    """All pairs of hashes that agree in the band and are within `max_distance`. If over _CROWD hashes agree,
+    the first _CROWD are compared with all."""
+    words_N4 = np.ascontiguousarray(hashes_NB).view(np.uint64).reshape(-1, BITS // 64)
+    ordered, starts = _buckets(_extract(hashes_NB, np.arange(band, BITS, max_distance + 1)))
+    sizes = np.diff(starts)
+    yield from _compare_small(words_N4, ordered, np.repeat(sizes, sizes), starts, max_distance)
+    for bucket in np.flatnonzero(sizes > _CROWD):
+        inside = ordered[starts[bucket] : starts[bucket + 1]]
+        for place in range(_CROWD):
+            near = _distances(words_N4[inside[place]], words_N4[inside[place + 1 :]]) <= max_distance
+            later = inside[place + 1 :][near]
+            yield np.full(len(later), inside[place]), later
+
+
 def _search(
     hashes_NB: NDArray[np.uint8],
     words_N4: NDArray[np.uint64],

@@ -18,7 +18,7 @@ from curate.duplicates.near.members import DuplicateMembers
 from curate.image.fingerprint import Fingerprint
 from tests.codec import make_images
 from tests.core.stored import Stored, members
-from tests.image.test_perceptual import blobs
+from tests.kernels.test_perceptual import blobs
 
 
 def table(*data: bytes) -> pa.Table:

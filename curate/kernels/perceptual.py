@@ -10,6 +10,9 @@ A threshold above the noise keeps these bits at 0, and the number of ones measur
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
@@ -32,8 +35,6 @@ def _low_frequencies_first() -> NDArray[np.int64]:
 
 
 _ORDER = _low_frequencies_first()
-_BASIS = np.cos(np.pi * (np.arange(_SIDE) + 0.5) * np.arange(_LOW)[:, None] / _SIDE) * np.sqrt(2 / _SIDE)
-_BASIS[0] /= np.sqrt(2)
 _ASPECTS = 2.0 ** ((np.arange(_ASPECT_BITS) - (_ASPECT_BITS - 1) / 2) / 4)
 
 
@@ -50,20 +51,35 @@ def hash_square(pixels_HWC: NDArray[np.uint8], aspect: float) -> tuple[bytes, bo
     """pixels (64, 64, 3) of an image whose width / height was `aspect` -> (hash, flat)."""
     red, green, blue = np.moveaxis(pixels_HWC.astype(np.float64), -1, 0)
     luma = 0.299 * red + 0.587 * green + 0.114 * blue  # ITU-R BT.601, as in JPEG
+    return hash_planes(luma, 0.564 * (blue - luma), 0.713 * (red - luma), aspect)
+
+
+def hash_planes(
+    luma_HW: NDArray[Any], blue_HW: NDArray[Any], red_HW: NDArray[Any], aspect: float, threshold: float = THRESHOLD
+) -> tuple[bytes, bool]:
+    """Planes of luma, 0 to 255, and of the two chromas, around 0 -> (hash, flat). Their sides are at least 20."""
     present = np.concatenate(
         [
-            _low_frequencies(luma)[1 : _LUMA_BITS + 1] > THRESHOLD,
-            _low_frequencies(0.564 * (blue - luma))[:_CHROMA_BITS] > THRESHOLD,
-            _low_frequencies(0.713 * (red - luma))[:_CHROMA_BITS] > THRESHOLD,
+            _low_frequencies(luma_HW)[1 : _LUMA_BITS + 1] > threshold,
+            _low_frequencies(blue_HW)[:_CHROMA_BITS] > threshold,
+            _low_frequencies(red_HW)[:_CHROMA_BITS] > threshold,
         ]
     )
     bits = np.concatenate([present, aspect > _ASPECTS])
     return np.packbits(bits).tobytes(), bool(present.sum() < MIN_ONES)
 
 
-def _low_frequencies(plane_HW: NDArray[np.float64]) -> NDArray[np.float64]:
-    """DCT-II coefficients of a 64 x 64 plane, the lowest frequency first."""
-    return (_BASIS @ plane_HW @ _BASIS.T).ravel()[_ORDER]
+def _low_frequencies(plane_HW: NDArray[Any]) -> NDArray[np.float64]:
+    """DCT-II coefficients of a plane, at the scale of one of 64 x 64, the lowest frequency first."""
+    height, width = plane_HW.shape
+    return (_basis(height) @ plane_HW @ _basis(width).T).ravel()[_ORDER]
+
+
+@cache
+def _basis(side: int) -> NDArray[np.float64]:
+    basis = np.cos(np.pi * (np.arange(side) + 0.5) * np.arange(_LOW)[:, None] / side) * np.sqrt(2 / side)
+    basis[0] /= np.sqrt(2)
+    return basis * np.sqrt(_SIDE / side)
 
 
 def inner_box(pixels_HWC: NDArray[np.uint8]) -> tuple[float, float, float, float]:

@@ -10,8 +10,8 @@ from PIL import Image, ImageDraw
 from scipy.fft import dctn
 
 from curate.codec.images import decode
-from curate.image import perceptual
-from curate.image.perceptual import HASH_BYTES, inner_box, perceptual_hash
+from curate.kernels import perceptual
+from curate.kernels.perceptual import HASH_BYTES, inner_box, perceptual_hash
 
 
 def distance(a: Image.Image, b: Image.Image) -> int:

@@ -1,0 +1,146 @@
+"""Copies a span of a video into a separate mp4, without encoding: the same bytes each time.
+
+The copy begins at the key frame before the span, as decoding must. Its edit list, which players and FFmpeg follow, says
+where the span begins and ends: time 0 of the copy is that of the frame which is shown at `start_ms`.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import av
+
+from curate.codec.video.containers import INDEXED
+from curate.codec.video.source import Budget, Input, Source, opened
+from curate.core.errors import Undecodable
+from curate.core.reader import Reader
+
+VIDEO = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
+AUDIO = ("aac", "mp3", "ac3", "eac3", "opus", "flac", "alac")
+"""Codecs that an mp4 may hold."""
+APART_MS = 2000
+"""How much later audio may be stored than its video."""
+
+
+def extract(reader: Input, span: Mapping[str, Any], budget: Budget | None = None) -> bytes:
+    """The mp4 of {"start_ms", "stop_ms"}, with the first audio stream that it may hold. Raises Undecodable."""
+    start, stop = span.get("start_ms"), span.get("stop_ms")
+    if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop):
+        raise Undecodable("bad_span", f"{dict(span)}: expected whole start_ms < stop_ms")
+    with opened(reader, budget) as source:
+        if source.codec not in VIDEO:
+            raise Undecodable("not_copyable", f"{source.codec}; an mp4 holds {', '.join(VIDEO)}")
+        audio = next((one for one in source.container.streams.audio if _name(one) in AUDIO), None)
+        frames, sounds = list[Any](), list[Any]()
+        if source.format in INDEXED:
+            source.container.seek(source.ticks(start), stream=source.stream)
+            frames, sounds = _packets(source, audio, start, stop)
+            if not frames:  # it may lead too far
+                source.container.seek(source.start, stream=source.stream)
+        if not frames:
+            frames, sounds = _packets(source, audio, start, stop, whole=True)
+        if not frames:
+            raise Undecodable("bad_span", f"{start} to {stop} ms: no frame, or no key frame before it")
+        _check_begin(source, frames)
+        return _mp4(source, frames, audio, sounds, start, stop)
+
+
+def _check_begin(source: Source, frames: list[Any]) -> None:
+    """The key frame can be decoded without what is before it, and all frames have different times."""
+    source.stream.codec_context.flush_buffers()
+    first = next((frame for _, some in source.decoded(frames) for frame in some or ()), None)
+    if first is None or first.pts != frames[0].pts or first.is_corrupt:
+        raise Undecodable("not_copyable", "the key frame before the span cannot be decoded without those before it")
+    if len({packet.pts for packet in frames}) < len(frames):
+        raise Undecodable("no_timestamps", "two frames of the span have the same time")
+
+
+def _name(stream: Any) -> str:
+    return stream.codec_context.codec.canonical_name if stream.codec_context else ""
+
+
+def _packets(source: Source, audio: Any, start: int, stop: int, whole: bool = False) -> tuple[list[Any], list[Any]]:
+    """Packets of the video, from the last key frame that is not after `start`, and of the audio. whole: reading begins
+    with the file, whose first key frame is shown before its time too."""
+    frames, sounds, ended = list[Any](), list[Any](), False
+    for packet in source.packets(*(one for one in (source.stream, audio) if one)):
+        time = packet.dts if packet.pts is None else packet.pts
+        if time is None:
+            continue
+        if packet.stream.index != source.stream.index:
+            begins = _audio_ms(source, packet, time)
+            if begins + float((packet.duration or 0) * packet.time_base * 1000) > start and begins < stop:
+                sounds.append(packet)
+            if ended and begins >= stop:
+                break
+            continue
+        if packet.pts is None:
+            raise Undecodable("no_timestamps", "a packet before the end of the span has no time")
+        if packet.is_keyframe and (source.ms(time) <= start or (whole and not frames)):
+            frames = []
+        elif not frames or time < frames[0].pts:
+            continue  # it depends on what is before the key frame
+        frames.append(packet)
+        late = source.ms(packet.dts if packet.dts is not None else time)
+        ended = ended or late >= stop
+        if late >= stop + (APART_MS if audio else 0):
+            break
+    while frames and source.ms(frames[-1].pts) >= stop:
+        frames.pop()
+    return frames, sounds
+
+
+def _audio_ms(source: Source, packet: Any, time: int) -> float:
+    begin = source.start * source.stream.time_base
+    return float((time * packet.time_base - begin) * 1000)
+
+
+def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start: int, stop: int) -> bytes:
+    first = max((packet.pts for packet in frames if source.ms(packet.pts) <= start), default=frames[0].pts)
+    shown = sum(first <= packet.pts and source.ms(packet.pts) < stop for packet in frames)
+    zero = first * source.stream.time_base
+    _fill_dts(frames)
+    sink = io.BytesIO()
+    with av.open(sink, "w", format="mp4", options={"fflags": "+bitexact"}) as output:
+        streams = [(source.stream, frames), *([(audio, sounds)] if sounds else [])]
+        packets = list[tuple[Any, Any]]()
+        for stream, some in streams:
+            copy = output.add_stream_from_template(stream, opaque=True)
+            shift = round(zero / stream.time_base)
+            for packet in some:
+                packet.pts = None if packet.pts is None else packet.pts - shift
+                packet.dts = None if packet.dts is None else packet.dts - shift
+                packets.append((packet, copy))
+        for packet, copy in sorted(packets, key=_order):
+            packet.stream = copy
+            output.mux(packet)
+    mp4 = _ended(sink.getvalue(), stop - source.ms(first))
+    with opened(Reader(mp4), source.budget) as copied:
+        if shown != sum(not packet.is_discard for packet in copied.packets()):
+            raise Undecodable("not_copyable", f"the edit list of an mp4 does not show the span of this {source.format}")
+    return mp4
+
+
+def _order(packet: tuple[Any, Any]) -> Any:
+    data = packet[0]
+    return (data.dts if data.dts is not None else data.pts or 0) * data.time_base
+
+
+def _fill_dts(frames: Iterable[Any]) -> None:
+    """Matroska has no decoding times, and the first packets get none."""
+    later = None
+    for packet in reversed(list(frames)):
+        if packet.dts is None:
+            packet.dts = packet.pts if later is None else min(packet.pts, later - max(1, packet.duration or 0))
+        later = packet.dts
+
+
+def _ended(mp4: bytes, duration_ms: int) -> bytes:
+    """Have the edit list of the video, which is the first, end with the span: the frames beyond only help to decode."""
+    at = mp4.find(b"elst", mp4.rfind(b"moov"))
+    if at < 0 or mp4[at + 4] != 0 or mp4[at + 8 : at + 12] != b"\0\0\0\1":
+        return mp4
+    now = int.from_bytes(mp4[at + 12 : at + 16])
+    return mp4[: at + 12] + min(now, duration_ms).to_bytes(4) + mp4[at + 16 :]

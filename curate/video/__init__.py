@@ -1,0 +1,1 @@
+"""What videos show over time, and the clips between their cuts."""

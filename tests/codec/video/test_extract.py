@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from curate.codec.video.containers import REASONS
+from curate.codec.video.decode import Tally, pictures
+from curate.codec.video.extract import AUDIO, VIDEO, extract
+from curate.codec.video.probe import probe
+from curate.codec.video.source import opened
+from curate.core.errors import Undecodable
+from curate.core.reader import Reader
+from tests.codec.video.hostile import damaged
+from tests.codec.video.make_videos import KINDS, number_of, turned, video
+
+SPANS = ((0, 400), (500, 1300), (990, 1010), (1720, 2400))
+OTHERS = ("ffv1", "gray", "rgb", "vp8", "msm", "flv1", "wmv", "prores")
+COPIED = [kind for kind in KINDS if not any(word in kind for word in OTHERS)]
+REFUSED = ("mp4 h264 refresh", "ps mpeg1")
+
+
+def shown(data: bytes) -> list[tuple[int, int]]:
+    """(time, number) of each frame."""
+    tally = Tally()
+    with opened(Reader(data)) as source:
+        found = [(picture.ms, number_of(picture.planes.rgb())) for picture in pictures(source, tally)]
+    assert tally.corrupt == tally.missing == tally.untimed == 0
+    return found
+
+
+def copied(data: bytes, start: int, stop: int) -> bytes:
+    return extract(Reader(data), {"start_ms": start, "stop_ms": stop})
+
+
+def copied_or_reason(data: bytes, start: int, stop: int) -> bytes | str:
+    try:
+        return copied(data, start, stop)
+    except Undecodable as error:
+        return error.reason
+
+
+@pytest.mark.parametrize("kind", COPIED)
+def test_a_copy_shows_the_frames_of_its_span(kind: str) -> None:
+    whole = shown(video(kind))
+    for start, stop in SPANS:
+        copy = copied_or_reason(video(kind), start, stop)
+        if isinstance(copy, str):
+            assert (kind in REFUSED, copy) == (True, "not_copyable")
+            continue
+        ends = [*(ms for ms, _ in whole[1:]), 10**9]
+        inside = [frame for frame, end in zip(whole, ends, strict=True) if frame[0] < stop and end > start]
+        assert shown(copy) == [(ms - inside[0][0], number) for ms, number in inside]
+        assert copied(video(kind), start, stop) == copy
+
+
+@pytest.mark.parametrize("kind", ["mp4 h264", "mkv h264", "ts h264"])
+def test_the_sound_is_included(kind: str) -> None:
+    copy = probe(Reader(copied(video(kind), 500, 1300)))
+    assert copy.has_audio
+    assert copy.duration_ms == pytest.approx(800, abs=40)
+
+
+def test_a_copy_turns_as_its_source() -> None:
+    found = probe(Reader(copied(turned(video("mp4 h264"), 90), 500, 1300)))
+    assert (found.rotation, found.width, found.height) == (270, 64, 96)
+
+
+def test_a_copy_of_a_copy() -> None:
+    once = copied(video("mp4 h264"), 500, 2000)
+    assert [number for _, number in shown(copied(once, 300, 700))] == list(range(12 + 7, 12 + 18))
+
+
+@pytest.mark.parametrize(
+    ("kind", "span", "why"),
+    [
+        ("webm vp8", {"start_ms": 0, "stop_ms": 400}, "not_copyable"),
+        ("mp4 h264", {"start_ms": 400, "stop_ms": 400}, "bad_span"),
+        ("mp4 h264", {"start_ms": -1, "stop_ms": 400}, "bad_span"),
+        ("mp4 h264", {"start_ms": 0.5, "stop_ms": 400}, "bad_span"),
+        ("mp4 h264", {"frame": 3}, "bad_span"),
+        ("mp4 h264", {}, "bad_span"),
+    ],
+)
+def test_what_cannot_be_copied_has_a_reason(kind: str, span: dict[str, Any], why: str) -> None:
+    with pytest.raises(Undecodable) as caught:
+        extract(Reader(video(kind)), span)
+    assert caught.value.reason == why
+
+
+def test_damage_is_copied_or_has_a_reason() -> None:
+    for kind in COPIED:
+        for number in range(3):
+            found = copied_or_reason(damaged(kind, number), 500, 1300)
+            assert found in REASONS if isinstance(found, str) else found
+
+
+def test_codecs_are_known() -> None:
+    assert not set(VIDEO) & set(AUDIO)

@@ -1,0 +1,187 @@
+"""Videos through limited child processes."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from curate.codec import media
+from curate.codec.readers import FileReader
+from curate.codec.video import exact, limited, source
+from curate.codec.video.extract import extract
+from curate.codec.video.probe import probe
+from curate.core.child import Ended, Limits, Warm
+from curate.core.errors import CurateError, Reject, StorageError, Undecodable
+from curate.core.reader import Reader
+from curate.core.store.storage import open_storage
+from tests.codec.video.hostile import damaged
+from tests.codec.video.make_videos import KINDS, Kind, made, number_of, video
+
+VIDEO = video("mp4 h264")
+READS: dict[str, Callable[[Any], Any]] = {
+    "probe": limited.probe,
+    "frames": lambda data: list(limited.frames(data, [0, 700])),
+    "extract": lambda data: limited.extract(data, {"start_ms": 500, "stop_ms": 900}),
+    "thumbnail": lambda data: limited.thumbnail(data, 48),
+}
+
+
+@pytest.mark.parametrize("kind", ["mp4 h264", "mp4 av1", "mkv ffv1", "webm vp9", "avi mpeg4", "ts h264", "mp4 hevc 10"])
+def test_a_child_gives_what_its_functions_give(kind: str) -> None:
+    data = video(kind)
+    assert limited.probe(data) == probe(Reader(data))
+    times = [0, 41, 990, 990, 2399]
+    found, expected = list(limited.frames(data, times)), list(exact.shown(Reader(data), times))
+    assert [frame.ms for frame in found] == [picture.ms for picture in expected]
+    assert all(np.array_equal(one.rgb, two.planes.rgb()) for one, two in zip(found, expected, strict=True))
+    if "ffv1" not in kind:
+        assert READS["extract"](data) == extract(Reader(data), {"start_ms": 500, "stop_ms": 900})
+    assert Image.open(io.BytesIO(limited.thumbnail(data, 48))).size == (48, 32)
+
+
+def test_frames_may_be_small() -> None:
+    (frame,) = limited.frames(VIDEO, [1000], side=32)
+    assert frame.rgb.shape == (32, 48, 3) and not frame.corrupt
+
+
+def test_large_frames_come_in_parts() -> None:
+    data = made(Kind("mp4", "mpeg4", size=(2560, 1440)), range(2))
+    (frame,) = limited.frames(data, [40])
+    assert number_of(frame.rgb) == 1 and frame.rgb.nbytes > 8 << 20
+
+
+def test_the_medium() -> None:
+    medium = media.of("video")
+    assert media.sniffed(VIDEO, ["image", "video"]) is medium
+    assert medium.probe(VIDEO).frames == 60
+    (frame,) = medium.frames(VIDEO, [0.5])
+    assert (frame.span, frame.ext) == ({"ms": 480}, "png")
+    assert number_of(np.asarray(Image.open(io.BytesIO(frame.data)))) == 12
+    spans = [{"start_ms": 0, "stop_ms": 400}, {"start_ms": 500, "stop_ms": 900}]
+    assert list(medium.extract(VIDEO, spans)) == [limited.extract(VIDEO, span) for span in spans]
+    assert medium.open(VIDEO, max_pixels=9).size == len(VIDEO)
+    assert set(medium.reasons) >= {"decoder_died", "truncated", "not_copyable"}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_hostile_files_give_an_answer_or_a_reason(read: str) -> None:
+    kinds = list(KINDS)
+    for number in range(24):
+        began = time.monotonic()
+        reason = None
+        try:
+            READS[read](damaged(kinds[number % len(kinds)], number))
+        except Undecodable as error:
+            reason = error.reason
+        assert reason is None or (reason in limited.REASONS and not reason.startswith("decoder_"))
+        assert time.monotonic() - began < 20.0
+
+
+@pytest.mark.long
+def test_many_hostile_files_end_in_time_and_kill_nothing() -> None:
+    payload = b'{"function": "curate.codec.video.child:frames", "order": {"times_ms": [0, 900, 2000], "side": 32}}'
+    for kind in KINDS:
+        for number in range(100, 120):
+            limits = Limits(60.0, limited.MEMORY_BYTES)
+            ended = limited._warm.call(f"{limited.CHILD}:answers", payload, limits, Reader(damaged(kind, number)))
+            assert ended.answer == b"" and ended.cpu_seconds < 5, (kind, number, ended)
+
+
+@pytest.mark.parametrize(("child", "reason"), [("crash", "decoder_died"), ("sleep", "decoder_timeout")])
+def test_a_crash_and_a_deadline_are_reasons(monkeypatch: pytest.MonkeyPatch, child: str, reason: str) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[3]))
+    with closing(Warm("tests.core.bad_children")) as warm:
+        monkeypatch.setattr(limited, "CHILD", "tests.core.bad_children")
+        stream = warm.stream
+        monkeypatch.setattr(warm, "stream", lambda _, *given: stream(f"tests.core.bad_children:{child}", *given))
+        with pytest.raises(Undecodable) as caught:
+            list(limited.stream("", {}, VIDEO, 0.5, warm))
+    assert caught.value.reason == reason
+
+
+HEAD = limited.HEAD.pack(0, 2, 2, False)
+
+
+@pytest.mark.parametrize(
+    ("read", "parts"),
+    [
+        ("probe", [b"+{}"]),
+        ("probe", [b"-odd\nx"]),
+        ("probe", [b"other"]),
+        ("frames", []),
+        ("frames", [b"+" + HEAD]),
+        ("frames", [b"+" + HEAD, b"+" + bytes(13)]),
+        ("frames", [b"+" + limited.HEAD.pack(0, 1 << 31, 1 << 31, False), b"+" + bytes(9)]),
+        ("frames", [b"+" + HEAD, b"+" + bytes(12)] * 3),
+        ("thumbnail", [b"+RIFF"]),
+    ],
+)
+def test_what_a_hostile_decoder_answers_is_checked(
+    monkeypatch: pytest.MonkeyPatch, read: str, parts: list[bytes]
+) -> None:
+    def stream(*_: object) -> Iterator[bytes]:
+        yield from parts
+        return Ended(b"")
+
+    monkeypatch.setattr(limited._warm, "stream", stream)
+    with pytest.raises(Undecodable) as caught:
+        READS[read](VIDEO)
+    assert caught.value.reason == "decoder_died"
+
+
+def test_what_a_reader_raises_reaches_the_caller() -> None:
+    class Lost(Reader):
+        def read_at(self, offset: int, size: int) -> bytes:
+            raise Reject("changed", "x") if offset else StorageError("x")
+
+    with pytest.raises(CurateError):
+        limited.probe(Lost(VIDEO))
+
+
+def test_times_ascend() -> None:
+    with pytest.raises(ValueError, match="not ascending"):
+        list(limited.frames(VIDEO, [2, 1]))
+
+
+def test_this_process_does_not_load_ffmpeg() -> None:
+    code = "import sys, curate.codec.media; sys.exit('av' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Counted(Reader):
+    read = 0
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        data = super().read_at(offset, size)
+        self.read += len(data)
+        return data
+
+
+@pytest.mark.parametrize("kind", ["mp4", "matroska"])
+def test_little_of_a_large_member_is_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"g": "12", "qp": "0", "preset": "ultrafast"}
+    data = made(Kind(kind, "libx264", options=options, size=(320, 240)), range(250))
+    monkeypatch.setattr(exact, "SURVEY_BYTES", 0)
+    monkeypatch.setattr(source, "READ_AHEAD_BYTES", 1 << 14)
+    reader = Counted(data)
+    assert probe(reader).frames in (250, None)
+    assert [picture.ms for picture in exact.shown(reader, [4000, 8000])] == [4000, 8000]
+    assert reader.read < len(data) / 5
+
+
+def test_a_file_is_read_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(VIDEO)
+    reader = FileReader(open_storage(str(tmp_path)), "a.mp4")
+    assert limited.probe(reader) == limited.probe(VIDEO)
+    (frame,) = limited.frames(reader, [960])
+    assert number_of(frame.rgb) == 24

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from curate.core.contracts import Batch, Sample
+from curate.core.reader import as_reader
+from curate.video.clips import FATES
+from curate.video.divide import Clips, Divide, Windows
+from tests.video.make_shots import encoded, shot
+
+
+def divided(**more: object) -> dict[str, list[object]]:
+    columns = {
+        "key": ["a", "b", "c"],
+        "duration_ms": [20_000, None, 5_000],
+        "cuts_ms": [[3_000, 3_500], None, []],
+        "black_ms": [[8_000, 9_000], None, []],
+    }
+    types = (pa.string(), pa.int64(), pa.list_(pa.int64()), pa.list_(pa.int64()))
+    table = pa.table({name: pa.array(columns[name], kind) for name, kind in zip(columns, types, strict=True)})
+    return Divide(**more).process(Batch(table))
+
+
+def test_the_ledger_adds_up_to_the_duration() -> None:
+    columns = divided(min_seconds=1, max_seconds=6, trim_seconds=0.1)
+    assert columns["clips_ms"] == [[0, 2900, 3600, 7900, 9100, 14550, 14550, 20000], [], [0, 5000]]
+    sums = [sum(columns[f"clips_{fate}_ms"][row] for fate in FATES) for row in range(3)]  # type: ignore[misc]
+    assert sums == [20_000, 0, 5_000]
+    assert list(columns) == Divide().schema().names
+
+
+def test_windows_that_could_be_too_short_are_errors() -> None:
+    with pytest.raises(ValueError, match=r"max_seconds: 3, but min_seconds is 2; expected at least twice"):
+        Divide(min_seconds=2, max_seconds=3)
+
+
+def test_children_are_virtual_spans() -> None:
+    stage = Clips(namespace="clips")
+    sample = Sample(b"", lambda encoded, **_: as_reader(encoded), {"clips_ms": [0, 2900, 3600, 7900]})
+    children = list(stage.children(sample))
+    assert [child.span for child in children] == [
+        {"start_ms": 0, "stop_ms": 2900},
+        {"start_ms": 3600, "stop_ms": 7900},
+    ]
+    assert stage.virtual and all(child.data is None for child in children)
+    assert [child.probe.duration_ms for child in children] == [2900, 4300]
+
+
+def test_windows_cover_a_video() -> None:
+    mp4 = encoded(shot(1, "pan", 5, size=(96, 54), fps=10), fps=10)
+    children = Windows(namespace="windows", max_seconds=2).children(
+        Sample(mp4, lambda encoded, **_: as_reader(encoded))
+    )
+    assert [(child.span["start_ms"], child.span["stop_ms"]) for child in children] == [
+        (0, 1666),
+        (1666, 3333),
+        (3333, 5000),
+    ]
