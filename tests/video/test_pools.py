@@ -90,7 +90,7 @@ def test_a_folder_of_images_and_videos(tmp_path: Path) -> None:
 
 
 def test_images_alone_are_the_pool_that_they_were(tmp_path: Path) -> None:
-    """With `media: [image]`, files with names of videos are no samples, and rows have no medium."""
+    """With `media: [image]`, files with names of videos are not samples, and rows have no medium."""
     write(tmp_path / "files", FILES)
     result = run(pipeline(folder(tmp_path / "files", media=("image",)), seen=BRANCHES["seen"]), str(tmp_path / "w"))
     found = rows(result)
