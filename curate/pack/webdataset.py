@@ -16,6 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import SNIFF_BYTES, sniff
 from curate.codec.images import decode, probe
+from curate.codec.media import opener
 from curate.core.contracts import Added, Pack, Packed
 from curate.core.errors import CurateError, Undecodable, did_you_mean
 from curate.core.nouns.pools import EDGES, EXTRACTED
@@ -142,6 +143,7 @@ class PackWebDataset(Pack):
     def _image(self, row: Mapping[str, Any], data: Reader) -> tuple[Reader, str, dict[str, Any]]:
         """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized."""
         if self.image == "resized":
+            opener(data, self.sees)  # rejects a video unread
             made, new_width, new_height = resize(data.bytes(), self.max_side, self.format, self.quality)
             sha256 = hashlib.sha256(made).hexdigest()
             return Reader(made), EXTENSIONS[self.format], _facts(new_width, new_height, self.format, sha256)
