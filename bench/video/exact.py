@@ -2,8 +2,8 @@
 
     python -m bench.video.exact [10000] [--results FILE]
 
-Each file is one of tests/codec/video/hostile.py, in turn of all containers and codecs of make_videos.py, and is compared
-in a separate process. Results are appended to FILE; a second run resumes after them.
+Each file is one of tests/codec/video/hostile.py, in turn of all containers and codecs of make_videos.py, and is
+compared in a separate process. Results are appended to FILE; a second run resumes after them.
 """
 
 from __future__ import annotations

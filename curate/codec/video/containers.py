@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from curate.codec.formats import SNIFF_BYTES, _iso_brands
+from curate.codec.formats import _iso_brands
 from curate.core.reader import Reader
 
 CONTAINERS = {
@@ -107,7 +107,7 @@ def is_cut(container: str, reader: Reader) -> bool:
     if container == "avi":
         return int.from_bytes(reader.read_at(4, 4), "little") + 8 > reader.size
     if container == "matroska":
-        head, at = reader.read_at(0, SNIFF_BYTES), 4
+        head, at = reader.read_at(0, 256), 4
         at = sum(_vint(head, at))  # after the header
         size, start = _vint(head, at + 4)
         return head[at : at + 4] == b"\x18\x53\x80\x67" and start + size > reader.size

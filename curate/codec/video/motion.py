@@ -48,8 +48,8 @@ def export_vectors(decoder: VideoCodecContext) -> None:
 
 def vectors(frame: av.VideoFrame) -> Vectors:
     """Vectors of a frame after `export_vectors`; none of a key frame, and if the codec gives none."""
-    # frame.side_data would refer to its frame, which then stays, with FFmpeg's buffers, until the garbage collector runs.
-    # What decoders show of damaged frames would depend on that.
+    # frame.side_data would keep its frame, with FFmpeg's buffers, until garbage is collected: what decoders show of
+    # damaged frames would depend on that.
     data: Any = SideDataContainer(frame).get("MOTION_VECTORS")
     return _NONE if data is None else data.to_ndarray().copy()
 

@@ -28,8 +28,8 @@ MAX_FRAMES = 1_000_000
 HEADER_TIMES = 4
 """While FFmpeg reads the header, it accepts frames this many times larger, so that we see how large they are."""
 BASE_SECONDS, FRAME_SECONDS, PIXEL_SECONDS = 4.0, 1e-3, 3e-8
-"""Processor time that a file may take, and more of it for each frame that was decoded, and for each of its pixels: about
-five times what slow codecs need."""
+"""Processor time that a file may take, and more of it for each frame that was decoded, and for each of its pixels:
+about five times what slow codecs need."""
 BURST_FRAMES, FRAMES_PER_SECOND = 2_000, 240
 """Frames that a file may have, and more of them for each second in which they are shown. A film of hours may have many;
 those that a hostile file has in a moment are refused before they take long."""

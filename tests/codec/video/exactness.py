@@ -30,7 +30,8 @@ def same(one: Picture, other: Picture) -> bool:
 
 
 def check(data: bytes, seed: object, count: int = 8) -> str:
-    """Compare the frames at some times; the reason if there are none. Raises AssertionError if one is wrong or missing."""
+    """Compare the frames at some times; the reason if there are none. Raises AssertionError if one is wrong, or missing
+    without a reason."""
     rng, every, tally, failed = random.Random(f"{seed}"), list[Picture](), Tally(), ""
     try:
         with opened(Reader(data)) as source:

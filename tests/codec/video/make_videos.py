@@ -148,7 +148,9 @@ def repeated(kind: Kind, frames: int, times: int, fps: int = 25) -> bytes:
         stream: Any = output.add_stream_from_template(source.streams.video[0], opaque=True)
         stream.time_base = Fraction(1, fps)
         packets = [packet for packet in source.demux(source.streams.video[0]) if packet.size]
-        places = [(int(packet.pts * packet.time_base * 25), int(packet.dts * packet.time_base * 25)) for packet in packets]
+        places = [
+            (int(packet.pts * packet.time_base * 25), int(packet.dts * packet.time_base * 25)) for packet in packets
+        ]
         for number in range(times):
             for packet, (pts, dts) in zip(packets, places, strict=True):
                 packet.stream, packet.time_base, packet.duration = stream, Fraction(1, fps), 1

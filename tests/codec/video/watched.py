@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import av
 
 from curate.codec.video import child
-from curate.codec.video.child import ready as ready
 from curate.codec.video.source import Input
 from curate.core.child_main import LIBC, PR_SET_NO_NEW_PRIVS
 
@@ -23,6 +22,12 @@ OPENS = {
 """Processor -> numbers of the system calls that open something."""
 PR_SET_SECCOMP, FILTER = 22, 2
 LOAD, EQUAL, RETURN, KILL, ALLOW = 0x20, 0x15, 0x06, 0x80000000, 0x7FFF0000
+
+
+def ready() -> None:
+    """Load what the C library loads late, too: it converts the names of services in an MPEG-TS."""
+    child.ready()
+    LIBC.iconv_open(b"UTF-8", b"ISO6937")
 
 
 def watch() -> None:
