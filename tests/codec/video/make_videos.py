@@ -19,13 +19,15 @@ BITS = 16
 
 def numbered(number: int, width: int = 96, height: int = 64) -> NDArray[np.uint8]:
     """An RGB frame of BITS blocks over a pattern that moves."""
-    y, x = np.mgrid[:height, :width]
-    rgb = np.stack([x * 2 + number * 3, y * 3 + number, x + y + 5 * number], -1) % 256 // 4 + 96
+    y, x = np.ogrid[:height, :width]
+    rgb = np.empty((height, width, 3), np.uint8)
+    for channel, values in enumerate((x * 2 + number * 3, y * 3 + number, x + y + 5 * number)):
+        rgb[..., channel] = (values % 256 // 4 + 96).astype(np.uint8)
     rows, columns = height // 4, width // 4
     for bit in range(BITS):
         top, left = bit // 4 * rows, bit % 4 * columns
         rgb[top + 2 : top + rows - 2, left + 2 : left + columns - 2] = 235 if number >> bit & 1 else 20
-    return rgb.astype(np.uint8)
+    return rgb
 
 
 def number_of(rgb_HWC: NDArray[np.uint8]) -> int:

@@ -43,18 +43,19 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize("surveyed", [True, False], ids=["small", "large"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "surveyed"), [*((kind, True) for kind in KINDS), *((kind, False) for kind in sorted(SOUGHT))]
+)
 def test_every_container_and_codec(
     kind: str, surveyed: bool, passes: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not surveyed:
         monkeypatch.setattr(exact, "SURVEY_BYTES", 0)
     data = video(kind)
-    for seed in range(3):
+    for seed in range(2):
         assert check(data, seed) == ""
-    assert [number_of(picture.planes.rgb()) for picture in linear(data)] == list(range(60))
     if surveyed:
+        assert [number_of(picture.planes.rgb()) for picture in linear(data)] == list(range(60))
         assert (not passes) == (kind in SOUGHT)
 
 
