@@ -13,7 +13,7 @@ from curate.core.store.storage import open_storage
 from tests.codec.test_readers import served
 from tests.codec.video.make_videos import Kind, number_of, repeated
 
-FRAMES, GROUPS, SHARE = 12, 1600, 0.05
+FRAMES, GROUPS, SHARE = 12, 2400, 0.05
 
 
 @pytest.mark.long
