@@ -3,7 +3,7 @@
     python -m bench.video.decode
 
 Ratios are costs of a bare pass, by one thread in this process, over ours, in pairs; the median of several. A peer is
-installed into a folder of the benchmark's own (bench/kit/peers.py); one that cannot be had is skipped.
+installed into a folder of the benchmark's own (bench/kit/peers.py); one that is not available is skipped.
 """
 
 from __future__ import annotations

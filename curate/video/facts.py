@@ -37,8 +37,8 @@ class Facts:
 
 _SPEED = "% of the width a second"
 _TYPES: dict[str, tuple[pa.DataType, str]] = {
-    "width": (pa.int32(), "pixels, upright; of the last frame, as the bars"),
-    "height": (pa.int32(), "pixels, upright; of the last frame, as the bars"),
+    "width": (pa.int32(), "pixels, upright, in the last frame"),
+    "height": (pa.int32(), "pixels, upright, in the last frame"),
     "size_changes": (pa.int32(), "how often the size of frames changes"),
     "duration_ms": (pa.int64(), "end of the last frame"),
     "frames": (pa.int64(), "frames that are shown"),

@@ -32,7 +32,7 @@ BASE_SECONDS, FRAME_SECONDS, PIXEL_SECONDS = 4.0, 1e-3, 3e-8
 about five times what slow codecs need."""
 BURST_FRAMES, FRAMES_PER_SECOND = 2_000, 240
 """Frames that a file may have, and more of them for each second in which they are shown. A film of hours may have many;
-those that a hostile file has in a moment are refused before they take long."""
+those that a hostile file has in a moment are rejected before they take long."""
 DAMAGE = (av.FFmpegError, ValueError, EOFError, OSError, IndexError)
 """What PyAV raises at a packet that cannot be read or decoded."""
 

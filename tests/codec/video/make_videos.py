@@ -143,7 +143,7 @@ def patched(data: bytes, at: int, new: Sequence[int] | bytes) -> bytes:
 
 
 def repeated(kind: Kind, frames: int, times: int, fps: int = 25) -> bytes:
-    """A video of groups of frames, encoded once and written again and again, faster than 25 frames a second or not."""
+    """A video of groups of frames, encoded once and written repeatedly, faster than 25 frames a second or not."""
     sink = io.BytesIO()
     group = io.BytesIO(made(kind, range(frames)))
     with av.open(group) as source, av.open(sink, "w", format=kind.container) as output:

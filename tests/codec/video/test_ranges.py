@@ -1,4 +1,4 @@
-"""A long video behind a server that only answers ranges."""
+"""A long video on a server that only answers ranges."""
 
 from __future__ import annotations
 
