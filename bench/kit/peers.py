@@ -31,6 +31,24 @@ def litdata() -> ModuleType:
     return importlib.import_module("litdata")
 
 
+TORCHCODEC = ("torchcodec==0.17.0",)
+DECORD = ("decord2==3.4.0",)
+
+
+def torchcodec() -> ModuleType:
+    """torchcodec, over this environment's torch and the system's FFmpeg. Raises RuntimeError if it cannot be installed,
+    or finds no FFmpeg."""
+    _install("torchcodec", TORCHCODEC)
+    importlib.import_module("torchcodec.decoders")
+    return importlib.import_module("torchcodec")
+
+
+def decord() -> ModuleType:
+    """decord2, which has its own FFmpeg. Raises RuntimeError if it cannot be installed."""
+    _install("decord", DECORD)
+    return importlib.import_module("decord")
+
+
 def _install(folder: str, packages: tuple[str, ...]) -> None:
     if not (FOLDER / folder).exists():
         uv = shutil.which("uv") or str(ROOT / ".cache" / "uv" / "bin" / "uv")

@@ -19,10 +19,12 @@ from curate.core.store.storage import Storage
 MEMORY_BYTES = 64 << 20
 """Members up to this size are read into memory, and files in place identified by their SHA-256."""
 _EDGE_BYTES = 1 << 20
+_LEAST_AHEAD = 1 << 18
 
 
 class FileReader(Reader):
-    """Part of a file, by default all; on an object store it reads ahead by 4 MiB. A read raises LostError once the file
+    """Part of a file, by default all; on an object store it reads ahead by 256 KiB after a
+    jump, and by up to 4 MiB while reads follow one another. A read raises LostError once the file
     has another size or stamp than at the first, or than those that were given, and StorageError if the store fails.
     For one thread at a time."""
 
@@ -32,6 +34,7 @@ class FileReader(Reader):
         self.root, self.path, self.offset = root, path, offset
         self._name = path or root.url
         self._open: Any = None
+        self._next, self._ahead = 0, _LEAST_AHEAD
         self.whole = whole or self._found()
         self.size = self.whole[0] if size is None else size
         self.stamp = self.whole[1]
@@ -63,6 +66,8 @@ class FileReader(Reader):
             if self._open is None:
                 path = self.root.path(self.path)
                 self._open = self.root.fs.open(path, "rb", block_size=BLOCK_BYTES, cache_type="readahead")
+            self._ahead = min(BLOCK_BYTES, 2 * self._ahead) if offset == self._next else _LEAST_AHEAD
+            self._open.cache.blocksize, self._next = self._ahead, offset + size
             try:
                 self._open.seek(offset)
                 data = builtins.bytes(self._open.read(size))

@@ -40,8 +40,10 @@ class Blank:
             self._last = time_ms, small
 
     def add_lines(self, luma_HW: NDArray[np.uint8]) -> None:
-        """For the bars, at intervals: luma of 0 to 255, always of one size."""
+        """For the bars, at intervals: luma of 0 to 255. At another size, the bars of the sizes before are forgotten."""
         lines = [luma_HW.mean(axis=1), luma_HW.mean(axis=0)]
+        if tuple(map(len, self._lines)) != luma_HW.shape:
+            self._lines = []
         self._lines = [np.maximum(*pair) for pair in zip(self._lines, lines, strict=True)] if self._lines else lines
 
     def finish(self, end_ms: int) -> None:

@@ -15,6 +15,7 @@ class Facts:
 
     width: int
     height: int
+    size_changes: int
     duration_ms: int
     frames: int
     i_frames: int
@@ -36,8 +37,9 @@ class Facts:
 
 _SPEED = "% of the width a second"
 _TYPES: dict[str, tuple[pa.DataType, str]] = {
-    "width": (pa.int32(), "pixels, upright"),
-    "height": (pa.int32(), "pixels, upright"),
+    "width": (pa.int32(), "pixels, upright, in the last frame"),
+    "height": (pa.int32(), "pixels, upright, in the last frame"),
+    "size_changes": (pa.int32(), "how often the size of frames changes"),
     "duration_ms": (pa.int64(), "end of the last frame"),
     "frames": (pa.int64(), "frames that are shown"),
     "i_frames": (pa.int64(), "key frames of the source's encoder"),

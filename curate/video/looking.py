@@ -61,6 +61,7 @@ def look(source: Input, max_corrupt: float) -> Iterator[bytes]:
     facts = Facts(
         width=size[0],
         height=size[1],
+        size_changes=tally.sizes,
         duration_ms=tally.end_ms,
         frames=tally.frames,
         i_frames=tally.key_frames,

@@ -60,7 +60,7 @@ def served(size: int, ranges: bool = True, head: bytes = b"") -> Iterator[tuple[
             self.end_headers()
             try:
                 for at in range(start, stop if body else start, 1 << 20):
-                    block = head[at : at + (1 << 20)]
+                    block = head[at : min(at + (1 << 20), stop)]
                     self.wfile.write(block + bytes(min(1 << 20, stop - at) - len(block)))
                     sent.append(min(1 << 20, stop - at))
             except OSError:

@@ -54,7 +54,7 @@ def thumbnail(source: Input, side: int) -> Iterator[bytes]:
     budget = Budget()
     third = (header.probe(source, budget).duration_ms or 0) // 3
     picture = next(exact.shown(source, [third], budget))
-    yield images.small(Image.fromarray(picture.planes.rgb()), side)
+    yield images.small(Image.fromarray(picture.planes.rgb(2 * side)), side)
 
 
 def _parts(data: bytes) -> Iterator[bytes]:

@@ -106,6 +106,11 @@ def is_cut(container: str, reader: Reader) -> bool:
     """Whether the last part of the file ends after the file; never for containers whose parts have no sizes."""
     if container == "avi":
         return int.from_bytes(reader.read_at(4, 4), "little") + 8 > reader.size
+    if container == "matroska":
+        head, at = reader.read_at(0, 256), 4
+        at = sum(_vint(head, at))  # after the header
+        size, start = _vint(head, at + 4)
+        return head[at : at + 4] == b"\x18\x53\x80\x67" and start + size > reader.size
     if container != "mp4":
         return False
     at = 0
@@ -116,3 +121,10 @@ def is_cut(container: str, reader: Reader) -> bool:
             break
         at += max(size, 8)
     return at > reader.size
+
+
+def _vint(data: bytes, at: int) -> tuple[int, int]:
+    """A size of EBML (RFC 8794, section 4), and where what has it begins; 0 if it is not known."""
+    wide = 9 - (data[at : at + 1] or b"\0")[0].bit_length()
+    value = int.from_bytes(data[at : at + wide]) & ((1 << 7 * wide) - 1)
+    return (0 if value == (1 << 7 * wide) - 1 else value), at + wide

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import av
 import numpy as np
+from av.sidedata.sidedata import SideDataContainer
 from av.video.codeccontext import VideoCodecContext
 from numpy.typing import NDArray
 
@@ -47,8 +48,10 @@ def export_vectors(decoder: VideoCodecContext) -> None:
 
 def vectors(frame: av.VideoFrame) -> Vectors:
     """Vectors of a frame after `export_vectors`; none of a key frame, and if the codec gives none."""
-    data: Any = frame.side_data.get("MOTION_VECTORS")
-    return _NONE if data is None else data.to_ndarray()
+    # frame.side_data would keep its frame, with FFmpeg's buffers, until garbage is collected: what decoders show of
+    # damaged frames would depend on that.
+    data: Any = SideDataContainer(frame).get("MOTION_VECTORS")
+    return _NONE if data is None else data.to_ndarray().copy()
 
 
 def _coder(mode: Literal["r", "w"], width: int, height: int, options: dict[str, str]) -> VideoCodecContext:

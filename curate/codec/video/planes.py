@@ -22,6 +22,8 @@ KR_KB = {1: (0.2126, 0.0722), 4: (0.30, 0.11), 5: (0.299, 0.114), 6: (0.299, 0.1
          9: (0.2627, 0.0593), 10: (0.2627, 0.0593)}  # fmt: skip
 """AVColorSpace (ITU-T H.273, table 4) -> weights of red and blue in luma."""
 UNSPECIFIED, LIMITED, FULL = 2, 1, 2
+STRIP = 32
+"""Lines that are converted at a time."""
 HD_LINES = 576
 """Taller frames of no stated colour space are of BT.709, others of BT.601."""
 PACKED = {"rgb24": (0, 1, 2), "bgr24": (2, 1, 0), "bgr0": (2, 1, 0), "bgra": (2, 1, 0), "rgba": (0, 1, 2)}
@@ -63,7 +65,11 @@ class Planes:
         if len(planes) == 1:
             planes = [planes[0] if self.full else STRETCHED[planes[0]]] * 3
         elif self.space:
-            planes = _from_yuv(planes[0], planes[1], planes[2], *KR_KB[self.space], self.full)
+            rgb_HWC = np.empty((*planes[0].shape, 3), np.uint8)
+            for top in range(0, len(rgb_HWC), STRIP):  # fits the processor's cache, and needs little memory
+                y, u, v = (plane[top : top + STRIP] for plane in planes)
+                np.stack(_from_yuv(y, u, v, *KR_KB[self.space], self.full), -1, out=rgb_HWC[top : top + STRIP])
+            return np.ascontiguousarray(np.rot90(rgb_HWC, self.rotation // 90))
         return np.ascontiguousarray(np.rot90(np.stack(planes, -1), self.rotation // 90))
 
     def _resized(self, plane: Plane, side: int | None) -> Plane:

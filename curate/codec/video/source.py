@@ -27,8 +27,12 @@ READ_AHEAD_BYTES = 1 << 18
 MAX_FRAMES = 1_000_000
 HEADER_TIMES = 4
 """While FFmpeg reads the header, it accepts frames this many times larger, so that we see how large they are."""
-BASE_SECONDS, FRAME_SECONDS = 4.0, 0.1
-"""Processor time that a file may take, and more of it for each frame that was decoded."""
+BASE_SECONDS, FRAME_SECONDS, PIXEL_SECONDS = 4.0, 1e-3, 3e-8
+"""Processor time that a file may take, and more of it for each frame that was decoded, and for each of its pixels:
+about five times what slow codecs need."""
+BURST_FRAMES, FRAMES_PER_SECOND = 2_000, 240
+"""Frames that a file may have, and more of them for each second in which they are shown. A film of hours may have many;
+those that a hostile file has in a moment are rejected before they take long."""
 DAMAGE = (av.FFmpegError, ValueError, EOFError, OSError, IndexError)
 """What PyAV raises at a packet that cannot be read or decoded."""
 
@@ -47,16 +51,28 @@ class Budget:
     max_pixels: int = MAX_PIXELS
     max_frames: int = MAX_FRAMES
     frames: int = 0
+    pixels: int = 0
+    shown_seconds: float = 0.0
+    """At most one second a frame, so that a jump in time earns nothing."""
+    latest: float | None = None
+    """Time of the last frame, in seconds."""
     began: float = field(default_factory=time.process_time)
 
     def spend(self, frames: Iterable[VideoFrame] = ()) -> None:
         for frame in frames:
             self.frames += 1
+            self.pixels += frame.width * frame.height
             self.check_size(frame.width, frame.height)
+            now = frame.time
+            if now is not None:
+                self.shown_seconds += min(1.0, max(0.0, now - (now if self.latest is None else self.latest)))
+                self.latest = now
         if self.frames > self.max_frames:
             raise Undecodable("too_many_frames", f"over {self.max_frames:,} frames")
+        if self.frames > BURST_FRAMES + FRAMES_PER_SECOND * self.shown_seconds:
+            raise Undecodable("too_many_frames", f"{self.frames:,} in {self.shown_seconds:.1f} s")
         spent = time.process_time() - self.began
-        if spent > BASE_SECONDS + self.frames * FRAME_SECONDS:
+        if spent > BASE_SECONDS + self.frames * FRAME_SECONDS + self.pixels * PIXEL_SECONDS:
             raise Undecodable("too_slow", f"{spent:.1f} s for {self.frames:,} frames")
 
     def check_size(self, width: int, height: int) -> None:

@@ -31,13 +31,15 @@ def ordinary_priority() -> Iterator[None]:
 
 def numbered(number: int, width: int = 96, height: int = 64) -> NDArray[np.uint8]:
     """An RGB frame of BITS blocks over a pattern that moves."""
-    y, x = np.mgrid[:height, :width]
-    rgb = np.stack([x * 2 + number * 3, y * 3 + number, x + y + 5 * number], -1) % 256 // 4 + 96
+    y, x = np.ogrid[:height, :width]
+    rgb = np.empty((height, width, 3), np.uint8)
+    for channel, values in enumerate((x * 2 + number * 3, y * 3 + number, x + y + 5 * number)):
+        rgb[..., channel] = (values % 256 // 4 + 96).astype(np.uint8)
     rows, columns = height // 4, width // 4
     for bit in range(BITS):
         top, left = bit // 4 * rows, bit % 4 * columns
         rgb[top + 2 : top + rows - 2, left + 2 : left + columns - 2] = 235 if number >> bit & 1 else 20
-    return rgb.astype(np.uint8)
+    return rgb
 
 
 def number_of(rgb_HWC: NDArray[np.uint8]) -> int:
@@ -151,3 +153,66 @@ def turned(mp4: bytes, degrees: int) -> bytes:
 
 def patched(data: bytes, at: int, new: Sequence[int] | bytes) -> bytes:
     return data[:at] + bytes(new) + data[at + len(bytes(new)) :]
+
+
+def repeated(kind: Kind, frames: int, times: int, fps: int = 25) -> bytes:
+    """A video of groups of frames, encoded once and written repeatedly, faster than 25 frames a second or not."""
+    sink = io.BytesIO()
+    group = io.BytesIO(made(kind, range(frames)))
+    with av.open(group) as source, av.open(sink, "w", format=kind.container) as output:
+        stream: Any = output.add_stream_from_template(source.streams.video[0], opaque=True)
+        stream.time_base = Fraction(1, fps)
+        packets = [packet for packet in source.demux(source.streams.video[0]) if packet.size]
+        places = [
+            (int(packet.pts * packet.time_base * 25), int(packet.dts * packet.time_base * 25)) for packet in packets
+        ]
+        for number in range(times):
+            for packet, (pts, dts) in zip(packets, places, strict=True):
+                packet.stream, packet.time_base, packet.duration = stream, Fraction(1, fps), 1
+                packet.pts, packet.dts = pts + number * frames, dts + number * frames
+                output.mux(packet)
+    return sink.getvalue()
+
+
+def plain(kind: Kind, size: tuple[int, int]) -> bytes:
+    """One black frame of any size."""
+    sink = io.BytesIO()
+    with av.open(sink, "w", format=kind.container) as output:
+        stream: Any = output.add_stream(kind.codec, rate=25, options=kind.options)
+        (stream.width, stream.height), stream.pix_fmt = size, kind.pix_fmt
+        stream.codec_context.thread_count = 1
+        frame = av.VideoFrame(*size, kind.pix_fmt)
+        for place, plane in enumerate(frame.planes):
+            plane.update(bytes([128 if place else 16]) * plane.buffer_size)
+        output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+    return sink.getvalue()
+
+
+def sound() -> bytes:
+    """An mp4 without a video."""
+    sink = io.BytesIO()
+    with av.open(sink, "w", format="mp4") as output:
+        add_tone(output, output.add_stream("aac", rate=48_000, layout="mono"), 48_000)
+    return sink.getvalue()
+
+
+def timeless() -> bytes:
+    """All frames have time 0."""
+    sink = io.BytesIO()
+    with av.open(io.BytesIO(video("mkv ffv1"))) as source, av.open(sink, "w", format="matroska") as output:
+        stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
+        for place, packet in enumerate(source.demux(source.streams.video[0])):
+            if packet.size:
+                packet.stream, packet.pts, packet.dts = stream, 0, place - 1000
+                output.mux(packet)
+    return sink.getvalue()
+
+
+def two_sizes() -> bytes:
+    """An MPEG-TS of 10 frames of 96 x 64, and 10 of 128 x 96."""
+    parts = [
+        made(Kind("mpegts", "libx264", options=X264, size=size), range(10), offset_ms)
+        for size, offset_ms in (((96, 64), 40), ((128, 96), 440))
+    ]
+    return b"".join(parts)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
-import io
+import contextlib
+import gc
 import resource
+import time
 from typing import Any
 
 import av
@@ -10,11 +12,24 @@ import pytest
 from curate.codec.video import exact
 from curate.codec.video import source as sources
 from curate.codec.video.decode import Picture, Tally, pictures
+from curate.codec.video.motion import export_vectors
 from curate.codec.video.probe import probe
 from curate.codec.video.source import Budget, opened
 from curate.core.errors import Undecodable
 from curate.core.reader import Reader
-from tests.codec.video.make_videos import KINDS, Kind, add_tone, made, number_of, numbered, patched, turned, video
+from tests.codec.video.make_videos import (
+    KINDS,
+    Kind,
+    made,
+    number_of,
+    numbered,
+    patched,
+    sound,
+    timeless,
+    turned,
+    two_sizes,
+    video,
+)
 from tests.codec.video.test_containers import HOSTILE
 
 
@@ -92,10 +107,7 @@ def test_bytes_of_anything_else_have_a_reason(data: bytes, why: str, monkeypatch
 
 
 def test_sound_alone_is_not_a_video() -> None:
-    sink = io.BytesIO()
-    with av.open(sink, "w", format="mp4") as output:
-        add_tone(output, output.add_stream("aac", rate=48_000, layout="mono"), 48_000)
-    assert reason(sink.getvalue()) == "no_video_stream"
+    assert reason(sound()) == "no_video_stream"
 
 
 def test_other_codecs_are_not_decoded() -> None:
@@ -104,27 +116,16 @@ def test_other_codecs_are_not_decoded() -> None:
 
 
 def test_times_that_do_not_ascend_are_a_reason() -> None:
-    sink = io.BytesIO()
-    with av.open(io.BytesIO(video("mkv ffv1"))) as source, av.open(sink, "w", format="matroska") as output:
-        stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
-        for place, packet in enumerate(source.demux(source.streams.video[0])):
-            if packet.size:
-                packet.stream, packet.pts, packet.dts = stream, 0, place - 1000
-                output.mux(packet)
-    assert reason(sink.getvalue()) == "no_timestamps"
+    assert reason(timeless()) == "no_timestamps"
     with pytest.raises(Undecodable) as caught:
-        list(exact.shown(Reader(sink.getvalue()), [500]))
+        list(exact.shown(Reader(timeless()), [500]))
     assert caught.value.reason == "no_timestamps"
 
 
 def test_a_size_that_changes_is_counted() -> None:
-    small, large = (made(Kind("mpegts", "mpeg2video", options={"g": "5"}, size=size), range(10)) for size in SIZES)
-    tally, every = seen(small + large)
-    assert tally.sizes >= 1
-    assert {picture.planes.size for picture in every} == set(SIZES)
-
-
-SIZES = ((96, 64), (128, 96))
+    tally, every = seen(two_sizes())
+    assert (tally.sizes, tally.reason()) == (1, None)
+    assert [picture.planes.size for picture in every] == [(96, 64)] * 10 + [(128, 96)] * 10
 
 
 def test_large_frames_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,15 +145,33 @@ def test_a_header_with_a_wrong_size_allocates_nothing() -> None:
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # kB
 
 
-def test_too_many_frames_and_too_slow_ones_are_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_frames_are_a_reason() -> None:
     with pytest.raises(Undecodable) as caught:
         seen(video("mp4 h264"), Budget(max_frames=59))
     assert caught.value.reason == "too_many_frames"
-    monkeypatch.setattr(sources, "BASE_SECONDS", 0.0)
-    monkeypatch.setattr(sources, "FRAME_SECONDS", 1e-6)
-    with pytest.raises(Undecodable) as caught:
+
+
+def test_frames_are_too_many_for_the_time_that_they_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BURST_FRAMES", 30)
+    monkeypatch.setattr(sources, "FRAMES_PER_SECOND", 20)
+    seen(video("mp4 h264"))  # 60 in 2.4 s
+    monkeypatch.setattr(sources, "FRAMES_PER_SECOND", 10)
+    with pytest.raises(Undecodable, match="too_many_frames"):
         seen(video("mp4 h264"))
-    assert caught.value.reason == "too_slow"
+    jump = Kind("matroska", "ffv1", ticks=lambda n: n + (n > 5) * 10**6)
+    with pytest.raises(Undecodable, match="too_many_frames"):  # a jump in time does not allow many
+        seen(made(jump, range(60)))
+
+
+@pytest.mark.parametrize(("frame", "pixel"), [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)])
+def test_frames_may_take_time_by_their_pixels(frame: float, pixel: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BASE_SECONDS", 0.0)
+    monkeypatch.setattr(sources, "FRAME_SECONDS", frame)
+    monkeypatch.setattr(sources, "PIXEL_SECONDS", pixel)
+    budget = Budget(began=time.process_time() - 1.0)
+    budget.spend([av.VideoFrame(96, 64, "yuv420p")] * 2) if frame or pixel else None
+    with contextlib.nullcontext() if frame or pixel else pytest.raises(Undecodable, match="too_slow"):
+        budget.spend()
 
 
 def test_what_the_header_says() -> None:
@@ -166,3 +185,18 @@ def test_what_the_header_says() -> None:
 
 def test_the_numbers_of_frames_can_be_read() -> None:
     assert [number_of(numbered(number)) for number in (0, 1, 4711, 65_535)] == [0, 1, 4711, 65_535]
+
+
+def test_a_frame_is_gone_when_it_was_shown() -> None:
+    """FFmpeg would otherwise take other buffers, and show something else in damaged frames."""
+    gc.collect()
+    gc.disable()
+    try:
+        with opened(Reader(video("mp4 h264"))) as source:
+            export_vectors(source.stream.codec_context)
+            kept = list(pictures(source))
+        assert any(len(picture.vectors) for picture in kept)
+        assert not [one for one in gc.get_objects() if isinstance(one, av.VideoFrame) and one.width]
+        assert all(picture.vectors.base is None for picture in kept)
+    finally:
+        gc.enable()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,12 +19,11 @@ from curate.codec.readers import FileReader
 from curate.codec.video import exact, limited, source
 from curate.codec.video.extract import extract
 from curate.codec.video.probe import probe
-from curate.core.child import Ended, Limits, Warm
+from curate.core.child import Ended, Warm
 from curate.core.errors import CurateError, Reject, StorageError, Undecodable
 from curate.core.reader import Reader
 from curate.core.store.storage import open_storage
-from tests.codec.video.hostile import damaged
-from tests.codec.video.make_videos import KINDS, Kind, made, number_of, video
+from tests.codec.video.make_videos import Kind, made, number_of, repeated, video
 
 VIDEO = video("mp4 h264")
 READS: dict[str, Callable[[Any], Any]] = {
@@ -55,7 +53,7 @@ def test_frames_may_be_small() -> None:
 
 
 def test_large_frames_come_in_parts() -> None:
-    data = made(Kind("mp4", "mpeg4", size=(2560, 1440)), range(2))
+    data = made(Kind("mp4", "mpeg4", size=(2048, 1408)), range(2))
     (frame,) = limited.frames(data, [40])
     assert number_of(frame.rgb) == 1 and frame.rgb.nbytes > 8 << 20
 
@@ -71,30 +69,6 @@ def test_the_medium() -> None:
     assert list(medium.extract(VIDEO, spans)) == [limited.extract(VIDEO, span) for span in spans]
     assert medium.open(VIDEO, max_pixels=9).size == len(VIDEO)
     assert set(medium.reasons) >= {"decoder_died", "truncated", "not_copyable"}
-
-
-@pytest.mark.parametrize("read", READS)
-def test_hostile_files_give_an_answer_or_a_reason(read: str) -> None:
-    kinds = list(KINDS)
-    for number in range(24):
-        began = time.monotonic()
-        reason = None
-        try:
-            READS[read](damaged(kinds[number % len(kinds)], number))
-        except Undecodable as error:
-            reason = error.reason
-        assert reason is None or (reason in limited.REASONS and not reason.startswith("decoder_"))
-        assert time.monotonic() - began < 20.0
-
-
-@pytest.mark.long
-def test_many_hostile_files_end_in_time_and_kill_nothing() -> None:
-    payload = b'{"function": "curate.codec.video.child:frames", "order": {"times_ms": [0, 900, 2000], "side": 32}}'
-    for kind in KINDS:
-        for number in range(100, 120):
-            limits = Limits(60.0, limited.MEMORY_BYTES)
-            ended = limited._warm.call(f"{limited.CHILD}:answers", payload, limits, Reader(damaged(kind, number)))
-            assert ended.answer == b"" and ended.cpu_seconds < 5, (kind, number, ended)
 
 
 @pytest.mark.parametrize(("child", "reason"), [("crash", "decoder_died"), ("sleep", "decoder_timeout")])
@@ -169,12 +143,12 @@ class Counted(Reader):
 
 @pytest.mark.parametrize("kind", ["mp4", "matroska"])
 def test_little_of_a_large_member_is_read(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"g": "12", "qp": "0", "preset": "ultrafast"}
-    data = made(Kind(kind, "libx264", options=options, size=(320, 240)), range(250))
+    options = {"g": "12", "qp": "0", "preset": "ultrafast", "bf": "0"}
+    data = repeated(Kind(kind, "libx264", options=options, size=(320, 240)), 12, 25)
     monkeypatch.setattr(exact, "SURVEY_BYTES", 0)
     monkeypatch.setattr(source, "READ_AHEAD_BYTES", 1 << 14)
     reader = Counted(data)
-    assert probe(reader).frames in (250, None)
+    assert probe(reader).frames in (300, None)
     assert [picture.ms for picture in exact.shown(reader, [4000, 8000])] == [4000, 8000]
     assert reader.read < len(data) / 5
 
