@@ -36,6 +36,9 @@ MOST_CORRELATION = 0.75
 """Correlation of luma at both ends of a dissolve; more is the same scene in other light."""
 SAME = 0.95
 """Correlation of luma before and after a cut; more is a change of light, or a shake."""
+BAR_LEVEL = 16
+"""Luma that no pixel of a bar exceeds."""
+LEAST_LINES = 8
 
 Small = NDArray[np.int16]
 """(3, height, width): luma and chromas."""
@@ -142,7 +145,8 @@ class Cuts:
             self._judge(self._unjudged.popleft())
         while self._jumps and time_ms - self._jumps[0].time_ms > FLASH_MS:
             jump = self._jumps.pop(0)
-            if correlation(jump.before[0], jump.after[0]) < SAME:
+            inside = _inside(jump.before[0], jump.after[0])
+            if correlation(jump.before[0][inside], jump.after[0][inside]) < SAME:
                 self._accept(jump.time_ms)
         found = self._dissolve
         if found and time_ms - found.stop_ms > SAMPLE_MS * max(SPANS):
@@ -166,7 +170,8 @@ class Cuts:
             change = difference(first.pixels, last.pixels)
             if change < LEAST_CHANGE or (self._dissolve and change <= self._dissolve.strength):
                 continue
-            a, m, b = (f.pixels.astype(np.float32) for f in (first, middle, last))
+            inside = _inside(first.pixels[0], last.pixels[0])
+            a, m, b = (f.pixels[:, *inside].astype(np.float32) for f in (first, middle, last))
             residual = np.square(m - (a + b) / 2).sum() / max(1.0, np.square(b - a).sum())
             dips = m[0].var() < DIP * (a[0].var() + b[0].var()) / 2
             if dips and residual < MOST_RESIDUAL and correlation(a[0], b[0]) < MOST_CORRELATION:
@@ -176,6 +181,20 @@ class Cuts:
 def difference(a: Small, b: Small) -> float:
     """Mean absolute difference of each plane, added."""
     return float(np.abs(a - b).sum(dtype=np.int64)) / (a.shape[1] * a.shape[2])
+
+
+def _inside(a: NDArray[np.int16], b: NDArray[np.int16]) -> tuple[slice, slice]:
+    """Rows and columns within the bars that two frames share. Bars would make any two look alike."""
+    light = np.maximum(a, b) > BAR_LEVEL
+    return _between(light.any(1)), _between(light.any(0))
+
+
+def _between(light: NDArray[np.bool_]) -> slice:
+    """Without the line beside a bar, too, which may be partly bar."""
+    lines = np.flatnonzero(light)
+    if len(lines) < LEAST_LINES:
+        return slice(None)
+    return slice(lines[0] + (lines[0] > 0), lines[-1] + 1 - (lines[-1] + 1 < len(light)))
 
 
 def correlation(a: NDArray[Any], b: NDArray[Any]) -> float:
