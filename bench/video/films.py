@@ -119,7 +119,10 @@ def _shot(photos: Photos, choose: random.Random, move: str, count: int) -> list[
     for number in range(count):
         x, y, w = left, top, wide
         if move == "pan":  # there and back, within the photograph
-            x, y = _swing(left + speed * number * np.cos(turn), right), _swing(top + speed * number * np.sin(turn), down)
+            x, y = (
+                _swing(left + speed * number * np.cos(turn), right),
+                _swing(top + speed * number * np.sin(turn), down),
+            )
         elif move == "zoom":
             w = wide * float(np.exp(grow * number / FPS / 2))
             w = min(w, picture.width, picture.height * width / height)

@@ -189,7 +189,7 @@ def _inside(a: NDArray[np.int16], b: NDArray[np.int16]) -> tuple[slice, slice]:
     return _between(light.any(1)), _between(light.any(0))
 
 
-def _between(light: NDArray[np.bool_]) -> slice:
+def _between(light: Any) -> slice:
     """Without the line beside a bar, too, which may be partly bar."""
     lines = np.flatnonzero(light)
     if len(lines) < LEAST_LINES:
