@@ -82,7 +82,7 @@ def main() -> int:
     line("the same, of the source's own vectors where there are any", f"{by_source:.3f}")
     line("spread over the encodings: mean", f"{spread.mean():.1%}", f"at most {MOST_SPREAD:.0%}")
     line("spread over the encodings: largest", f"{spread.max():.1%}")
-    ratio = source / truth
+    ratio = source * FPS / truth  # the source's are of a frame
     print(f"  {'measured / true speed':20}{'uniform':>10}{'source':>10}")
     for way, name in enumerate(WAYS):
         own = f"{np.nanmean(ratio[:, :, way]):10.2f}" if has[:, :, way].any() else f"{'none':>10}"

@@ -27,7 +27,7 @@ class Facts:
     height: Annotated[int, Column(pa.int32(), "pixels, upright")]
     duration_ms: Annotated[int, Column(_COUNT, "end of the last frame")]
     frames: Annotated[int, Column(_COUNT, "frames that are shown")]
-    i_frames: Annotated[int, Column(_COUNT, "key frames of the source's encoder")]
+    i_frames: Annotated[int, Column(_COUNT, "frames of the source that refer to no other")]
     corrupt_frames: Annotated[int, Column(_COUNT, "frames that the decoder marks as damaged")]
     missing_frames: Annotated[int, Column(_COUNT, "frames that could not be decoded")]
     cuts_ms: Annotated[list[int], Column(_TIMES, "first frames after cuts, middles of dissolves")]

@@ -63,7 +63,7 @@ def look(source: Input, max_corrupt: float) -> Iterator[bytes]:
         height=size[1],
         duration_ms=tally.end_ms,
         frames=tally.frames,
-        i_frames=tally.key_frames,
+        i_frames=tally.i_frames,
         corrupt_frames=tally.corrupt,
         missing_frames=tally.missing,
         cuts_ms=cuts.cuts_ms,
