@@ -109,7 +109,9 @@ def detected(peer: Any, path: Path) -> tuple[list[int], float]:
     """Times of AdaptiveDetector's cuts in ms, decoded by its PyAV backend, and seconds."""
     began = time.perf_counter()
     scenes = peer.detect(str(path), peer.AdaptiveDetector(), backend="pyav")
-    return [round(start.seconds * 1000) for start, _ in scenes[1:]], time.perf_counter() - began
+    spent = time.perf_counter() - began
+    av.logging.set_level(None)  # which it sets
+    return [round(start.seconds * 1000) for start, _ in scenes[1:]], spent
 
 
 def generated(count: int, photos: Photos, finders: dict[str, Finder]) -> dict[str, Scores]:
@@ -217,7 +219,6 @@ def main() -> int:
     finders: dict[str, Finder] = {"video.look": ours}
     try:
         peer = peers.scenedetect()
-        av.logging.set_level(None)  # which it sets
         finders |= {kind: theirs(peer, kind) for kind in ("AdaptiveDetector", "ContentDetector")}
     except (RuntimeError, ImportError) as error:
         print(f"PySceneDetect: skipped, {error}")
