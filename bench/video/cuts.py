@@ -61,7 +61,7 @@ class Score:
 class Scores:
     by_kind: dict[str, Score] = field(default_factory=lambda: defaultdict(Score))
     alarms: Counter[str] = field(default_factory=Counter)
-    """Of films of one shot."""
+    """In films that are one shot."""
     seconds: float = 0.0
 
     def add(self, name: str, film: Film, found: list[int]) -> None:
