@@ -89,10 +89,12 @@ def main() -> int:
             aim = AIMS.get(way) if name == "360p H.264" else None
             slow = slow or rate < (aim or 0)
             line(f"{name}, {way}", f"{rate:,.0f} frames/s", f"{ratio:.2f} of bare" + (f"; aim {aim}" if aim else ""))
-        facts(data)
-        began = time.perf_counter()
-        facts(data)
-        line(f"{name}, in its child", f"{frames / (time.perf_counter() - began):,.0f} frames/s", "wall time")
+        walls = []
+        for _ in range(ROUNDS):
+            began = time.perf_counter()
+            facts(data)
+            walls.append(time.perf_counter() - began)
+        line(f"{name}, in its child", f"{frames / min(walls):,.0f} frames/s", "wall time")
     return int(slow)
 
 

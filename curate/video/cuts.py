@@ -35,7 +35,8 @@ DIP = 0.85
 MOST_CORRELATION = 0.75
 """Correlation of luma at both ends of a dissolve; more is the same scene in other light."""
 SAME = 0.95
-"""Correlation of luma before and after a cut; more is a change of light, or a shake."""
+"""Correlation of luma before and after a cut, relative to that of the two frames before it; more is a change of light,
+or a shake."""
 BAR_LEVEL = 16
 """Luma that no pixel of a bar exceeds."""
 LEAST_LINES = 8
@@ -59,6 +60,8 @@ class _Jump(NamedTuple):
     before: Small
     after: Small
     change: float
+    steady: float = 1.0
+    """Correlation of luma of the two frames before."""
 
     @property
     def reach_ms(self) -> int:
@@ -122,7 +125,9 @@ class Cuts:
         frames = min(NEIGHBOURS, jump.number - 1) + NEIGHBOURS
         near = sorted([*near, *[0.0] * (frames - len(near))])[: 2 * NEIGHBOURS - 1]  # without the other end of a flash
         if jump.change * len(near) >= RATIO * sum(near):
-            self._jumps.append(jump)
+            ahead = [other for other in self._recent if other.number == jump.number - 1]
+            steady = min((_likeness(other) for other in ahead), default=1.0)
+            self._jumps.append(jump._replace(steady=steady))
             for later in [other for other in self._recent if other.number > jump.number]:
                 self._returns(later.time_ms, later.after)
 
@@ -145,8 +150,7 @@ class Cuts:
             self._judge(self._unjudged.popleft())
         while self._jumps and time_ms - self._jumps[0].time_ms > FLASH_MS:
             jump = self._jumps.pop(0)
-            inside = _inside(jump.before[0], jump.after[0])
-            if correlation(jump.before[0][inside], jump.after[0][inside]) < SAME:
+            if _likeness(jump) < SAME * jump.steady:
                 self._accept(jump.time_ms)
         found = self._dissolve
         if found and time_ms - found.stop_ms > SAMPLE_MS * max(SPANS):
@@ -181,6 +185,11 @@ class Cuts:
 def difference(a: Small, b: Small) -> float:
     """Mean absolute difference of each plane, added."""
     return float(np.abs(a - b).sum(dtype=np.int64)) / (a.shape[1] * a.shape[2])
+
+
+def _likeness(jump: _Jump) -> float:
+    inside = _inside(jump.before[0], jump.after[0])
+    return correlation(jump.before[0][inside], jump.after[0][inside])
 
 
 def _inside(a: NDArray[np.int16], b: NDArray[np.int16]) -> tuple[slice, slice]:

@@ -78,6 +78,8 @@ def test_a_flash_is_not_a_cut(kind: str) -> None:
 def test_a_change_of_light_is_not_a_cut() -> None:
     frames = shot(7, "pan", 3, 0.02)
     assert seen([*frames[:45], *(lighter(frame, 20) for frame in frames[45:])]).cuts_ms == []
+    fast = shot(7, "pan", 2, 0.45, (96, 54), 12)
+    assert seen([*fast[:12], *(lighter(frame // 2, 0) for frame in fast[12:])], 12).cuts_ms == []
 
 
 def test_repeated_frames_do_not_matter() -> None:
