@@ -13,8 +13,8 @@ from tests.conftest import ROOT
 FOLDER = ROOT / ".cache" / "bench-peers"
 SKLEARN = ("scikit-learn==1.7.2", "joblib==1.5.2", "threadpoolctl==3.6.0")
 
-
 LITDATA = ("litdata==0.2.76", "lightning-utilities==0.15.3", "obstore==0.12.1")
+SCENEDETECT = ("scenedetect==0.7.2", "opencv-python-headless==5.0.0.93")
 
 
 def sklearn(module: str = "sklearn.cluster") -> ModuleType:
@@ -47,6 +47,12 @@ def decord() -> ModuleType:
     """decord2, which has its own FFmpeg. Raises RuntimeError if it cannot be installed."""
     _install("decord", DECORD)
     return importlib.import_module("decord")
+
+
+def scenedetect() -> ModuleType:
+    """PySceneDetect, over this environment's PyAV and NumPy. Raises RuntimeError if it cannot be installed."""
+    _install("scenedetect", SCENEDETECT)
+    return importlib.import_module("scenedetect")
 
 
 def _install(folder: str, packages: tuple[str, ...]) -> None:

@@ -35,7 +35,11 @@ DIP = 0.85
 MOST_CORRELATION = 0.75
 """Correlation of luma at both ends of a dissolve; more is the same scene in other light."""
 SAME = 0.95
-"""Correlation of luma before and after a cut; more is a change of light, or a shake."""
+"""Correlation of luma before and after a cut, relative to that of the two frames before it; more is a change of light,
+or a shake."""
+BAR_LEVEL = 16
+"""Luma that no pixel of a bar exceeds."""
+LEAST_LINES = 8
 
 Small = NDArray[np.int16]
 """(3, height, width): luma and chromas."""
@@ -56,6 +60,8 @@ class _Jump(NamedTuple):
     before: Small
     after: Small
     change: float
+    steady: float = 1.0
+    """Correlation of luma of the two frames before."""
 
     @property
     def reach_ms(self) -> int:
@@ -119,7 +125,9 @@ class Cuts:
         frames = min(NEIGHBOURS, jump.number - 1) + NEIGHBOURS
         near = sorted([*near, *[0.0] * (frames - len(near))])[: 2 * NEIGHBOURS - 1]  # without the other end of a flash
         if jump.change * len(near) >= RATIO * sum(near):
-            self._jumps.append(jump)
+            ahead = [other for other in self._recent if other.number == jump.number - 1]
+            steady = min((_likeness(other) for other in ahead), default=1.0)
+            self._jumps.append(jump._replace(steady=steady))
             for later in [other for other in self._recent if other.number > jump.number]:
                 self._returns(later.time_ms, later.after)
 
@@ -142,7 +150,7 @@ class Cuts:
             self._judge(self._unjudged.popleft())
         while self._jumps and time_ms - self._jumps[0].time_ms > FLASH_MS:
             jump = self._jumps.pop(0)
-            if correlation(jump.before[0], jump.after[0]) < SAME:
+            if _likeness(jump) < SAME * jump.steady:
                 self._accept(jump.time_ms)
         found = self._dissolve
         if found and time_ms - found.stop_ms > SAMPLE_MS * max(SPANS):
@@ -166,7 +174,8 @@ class Cuts:
             change = difference(first.pixels, last.pixels)
             if change < LEAST_CHANGE or (self._dissolve and change <= self._dissolve.strength):
                 continue
-            a, m, b = (f.pixels.astype(np.float32) for f in (first, middle, last))
+            inside = _inside(first.pixels[0], last.pixels[0])
+            a, m, b = (f.pixels[:, *inside].astype(np.float32) for f in (first, middle, last))
             residual = np.square(m - (a + b) / 2).sum() / max(1.0, np.square(b - a).sum())
             dips = m[0].var() < DIP * (a[0].var() + b[0].var()) / 2
             if dips and residual < MOST_RESIDUAL and correlation(a[0], b[0]) < MOST_CORRELATION:
@@ -176,6 +185,25 @@ class Cuts:
 def difference(a: Small, b: Small) -> float:
     """Mean absolute difference of each plane, added."""
     return float(np.abs(a - b).sum(dtype=np.int64)) / (a.shape[1] * a.shape[2])
+
+
+def _likeness(jump: _Jump) -> float:
+    inside = _inside(jump.before[0], jump.after[0])
+    return correlation(jump.before[0][inside], jump.after[0][inside])
+
+
+def _inside(a: NDArray[np.int16], b: NDArray[np.int16]) -> tuple[slice, slice]:
+    """Rows and columns within the bars that two frames share. Bars would make any two look alike."""
+    light = np.maximum(a, b) > BAR_LEVEL
+    return _between(light.any(1)), _between(light.any(0))
+
+
+def _between(light: Any) -> slice:
+    """Without the line beside a bar, too, which may be partly bar."""
+    lines = np.flatnonzero(light)
+    if len(lines) < LEAST_LINES:
+        return slice(None)
+    return slice(lines[0] + (lines[0] > 0), lines[-1] + 1 - (lines[-1] + 1 < len(light)))
 
 
 def correlation(a: NDArray[Any], b: NDArray[Any]) -> float:

@@ -64,7 +64,7 @@ def look(source: Input, max_corrupt: float) -> Iterator[bytes]:
         size_changes=tally.sizes,
         duration_ms=tally.end_ms,
         frames=tally.frames,
-        i_frames=tally.key_frames,
+        i_frames=tally.i_frames,
         corrupt_frames=tally.corrupt,
         missing_frames=tally.missing,
         cuts_ms=cuts.cuts_ms,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tests.codec.video.make_videos import ordinary_priority
+
+os.environ.setdefault("SVT_LOG", "1")  # errors only: SVT-AV1 prints its settings
 
 Frame = NDArray[np.uint8]
 Kind = Literal["static", "pan", "zoom", "shake"]
@@ -89,6 +92,14 @@ def film(shots: Sequence[list[Frame]], how: Sequence[str], length: int = 20) -> 
             changes.append((start, len(frames) + length))
             frames += back + following[length:]
     return Film(frames, changes)
+
+
+def boxed(frame: Frame, left: int, top: int, right: int, bottom: int, colour: int = 4) -> Frame:
+    """With bars of these widths and heights."""
+    frame = frame.copy()
+    height, width = frame.shape[:2]
+    frame[:top], frame[height - bottom :], frame[:, :left], frame[:, width - right :] = (colour,) * 4
+    return frame
 
 
 def lighter(frame: Frame, levels: int = 110) -> Frame:

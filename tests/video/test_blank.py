@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from curate.video.blank import Blank
-from tests.video.make_shots import Frame, luma, shot, small
+from tests.video.make_shots import Frame, boxed, luma, shot, small
 
 
 def seen(frames: list[Frame], fps: float = 25) -> Blank:
@@ -14,13 +14,6 @@ def seen(frames: list[Frame], fps: float = 25) -> Blank:
         blank.add_lines(luma(frame))
     blank.finish(round(len(frames) * 1000 / fps))
     return blank
-
-
-def boxed(frame: Frame, left: int, top: int, right: int, bottom: int, colour: int = 4) -> Frame:
-    frame = frame.copy()
-    height, width = frame.shape[:2]
-    frame[:top], frame[height - bottom :], frame[:, :left], frame[:, width - right :] = (colour,) * 4
-    return frame
 
 
 def test_black_is_found_to_the_frame() -> None:
@@ -38,10 +31,10 @@ def test_a_dark_scene_with_a_lamp_is_not_black() -> None:
 
 
 def test_stillness_is_a_share_of_time() -> None:
-    moving, still = shot(2, "pan", 4, 0.2, fps=25), shot(2, "static", 6, fps=25)
+    moving, still = shot(2, "pan", 2, 0.2, fps=25), shot(2, "static", 4, fps=25)
     noise = np.random.default_rng(1)
     noisy = [np.clip(frame + noise.normal(0, 1.5, frame.shape), 0, 255).astype(np.uint8) for frame in still]
-    assert seen([*moving, *noisy]).still_ms == pytest.approx(6000, abs=500)
+    assert seen([*moving, *noisy]).still_ms == pytest.approx(4000, abs=500)
     assert seen(shot(2, "zoom", 4, 0.1, fps=25)).still_ms == 0
 
 

@@ -19,6 +19,8 @@ from curate.core.errors import Undecodable
 
 MAX_CORRUPT = 0.02
 MOST_UNTIMED = 8
+I_FRAME = 1
+"""AVPictureType."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ class Tally:
     """Packets that hold a frame, and gave none."""
     untimed: int = 0
     """Frames that are shown at no time."""
-    key_frames: int = 0
+    i_frames: int = 0
+    """Frames that refer to no other: key frames are among them."""
     sizes: int = 0
     """How often the size changes."""
     truncated: bool = False
@@ -97,7 +100,7 @@ def pictures(source: Source, tally: Tally | None = None) -> Iterator[Picture]:
             last, duration = frame.pts, frame.duration
             tally.frames += 1
             tally.corrupt += frame.is_corrupt
-            tally.key_frames += frame.key_frame
+            tally.i_frames += frame.pict_type == I_FRAME
             tally.sizes += size is not None and size != (frame.width, frame.height)
             size = frame.width, frame.height
             yield Picture.of(source.ms(frame.pts), frame)

@@ -52,7 +52,7 @@ def test_a_healthy_video_has_no_reason(kind: str) -> None:
     tally, every = seen(video(kind))
     assert tally.reason() is None
     assert (tally.frames, tally.corrupt, tally.missing, tally.untimed, tally.sizes) == (60, 0, 0, 0, 0)
-    assert tally.key_frames >= 1
+    assert tally.i_frames >= 1
     if KINDS[kind].ticks is None:
         assert tally.end_ms - every[0].ms == 2400
 
