@@ -102,14 +102,14 @@ def look(name: tuple[str, str], data: bytes, embed: Embed) -> dict[str, Any] | s
 
 
 def table(videos: Iterator[tuple[tuple[str, str], bytes]]) -> tuple[list[tuple[str, str]], pa.Table]:
-    """Names and columns of the videos that can be looked at; prints the others."""
+    """Names and columns of the videos that can be decoded; prints the others."""
     embed, names, rows = Embed(), list[tuple[str, str]](), list[dict[str, Any]]()
     embed.setup({})
     with ThreadPoolExecutor(THREADS) as pool:
         while some := list(islice(videos, 32)):
             for (name, _), row in zip(some, pool.map(lambda one: look(*one, embed), some), strict=True):
                 if isinstance(row, str):
-                    line("/".join(name), "not looked at", row)
+                    line("/".join(name), "rejected", row)
                 else:
                     names.append(name)
                     rows.append(row)
@@ -181,7 +181,7 @@ def report_real() -> None:
     groups: dict[str, list[str]] = {}
     for key, keeper in found.items():
         groups.setdefault(keeper, []).append(named[key])
-    line("videos of Debian packages", f"{len(names)} looked at", f"sets: {[sorted(one) for one in groups.values()]}")
+    line("videos of Debian packages", f"{len(names)} decoded", f"sets: {[sorted(one) for one in groups.values()]}")
     wanted = [sorted(name for name in named.values() if name.startswith(SAME))]
     line("expected", "yes" if [sorted(one) for one in groups.values()] == wanted else "NO", f"{wanted}, no other")
 

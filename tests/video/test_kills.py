@@ -26,7 +26,7 @@ ARGUMENTS: dict[str, Any] = {
         "number", "sum", "mean", "widths", "embed", "tree", "meanings", "meant", "members",
         "unique", "prints", "vectors", "alike", "keepers", "groups", "group", "every_window",
     ],
-}  # fmt: skip
+} | {stage: {"threads": 1} for stage in ("look", "seen", "embedded")}  # fmt: skip
 ORDER: dict[str, Any] = {"made": "tests.video.pool:pipeline", "arguments": ARGUMENTS}
 OURS = re.compile(
     r"publish:(facts/video.*/(log/.*|0\d*)\.parquet|pools/(clips|windows|frames)/derived/|artifacts/.*(npz|manifest.*):|.*\.tar:)"

@@ -71,7 +71,7 @@ def test_a_part_is_a_copy_if_enough_of_the_longer_video_matches() -> None:
 
 
 @pytest.mark.parametrize("shared", [1, 3])
-def test_a_title_in_common_is_no_copy(shared: int) -> None:
+def test_a_title_in_common_is_not_a_copy(shared: int) -> None:
     title = some(shared)
     assert sets([title + some(9), near(title) + some(9), title + some(20)]) == []
 
