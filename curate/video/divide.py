@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import Field, model_validator
 
 from curate.core.contracts import Batch, Child, Derive, Map, Sample
+from curate.core.errors import Reject
 from curate.video.clips import FATES, Range, Rules, divide, ledger, windows
-from curate.video.times import duration_of
 
 _CLIPS = "clips_ms"
 
@@ -86,7 +87,8 @@ class _Spans(Derive):
 
     def children(self, sample: Sample) -> Iterator[Child]:
         for start, stop in self.ranges(sample):
-            yield Child({"start_ms": start, "stop_ms": stop}, None, "mp4", {}, _Known("mp4", stop - start))
+            known = _Known("mp4", stop - start, self.child_kind)
+            yield Child({"start_ms": start, "stop_ms": stop}, None, "mp4", {}, known)
 
 
 class Clips(_Spans):
@@ -102,13 +104,21 @@ class Clips(_Spans):
         return (_CLIPS,)
 
     def ranges(self, sample: Sample) -> list[Range]:
-        return _ranges(sample.row[_CLIPS] or [])
+        """Raises ValueError unless they are ascending and do not overlap; the column may be another stage's."""
+        flat, end = sample.row[_CLIPS] or [], 0
+        for start, stop in zip_longest(flat[::2], flat[1::2]):
+            if stop is None or not end <= start < stop:
+                raise ValueError(
+                    f"{_CLIPS}: {start} to {stop} after {end} ms; expected start < stop, ascending and without overlap"
+                )
+            end = stop
+        return _ranges(flat)
 
 
 class Windows(_Spans):
     """Make consecutive windows of each video or clip samples, to caption long ones in parts.
 
-    Spans: {"start_ms", "stop_ms"} within the video or clip. Rejects videos whose header has no duration as no_duration.
+    Spans: {"start_ms", "stop_ms"} within the video or clip. Rejects videos without a known duration as no_duration.
     """
 
     op: ClassVar[str] = "video.windows"
@@ -116,8 +126,13 @@ class Windows(_Spans):
 
     max_seconds: float = Field(10.0, ge=0.1, le=86_400, description="Greatest duration of a window.")
 
+    def reads(self) -> tuple[str, ...]:
+        return ("duration_ms",)
+
     def ranges(self, sample: Sample) -> list[Range]:
-        return windows(0, duration_of(sample.reader), round(self.max_seconds * 1000))
+        if not sample.row["duration_ms"]:
+            raise Reject("no_duration", "no stage before it, and no header, has its duration")
+        return windows(0, sample.row["duration_ms"], round(self.max_seconds * 1000))
 
 
 @dataclass(frozen=True)
@@ -126,6 +141,7 @@ class _Known:
 
     format: str
     duration_ms: int
+    kind: str
 
 
 def _ranges(flat: list[int]) -> list[Range]:

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from curate.core.contracts import Batch, Sample
+from curate.core.errors import Reject
 from curate.core.reader import as_reader
 from curate.video.clips import FATES
 from curate.video.divide import Clips, Divide, Windows
-from tests.video.make_shots import encoded, shot
 
 
 def divided(**more: object) -> dict[str, list[object]]:
@@ -45,15 +45,23 @@ def test_children_are_virtual_spans() -> None:
     ]
     assert stage.virtual and all(child.data is None for child in children)
     assert [child.probe.duration_ms for child in children] == [2900, 4300]
+    assert {child.probe.kind for child in children} == {"clip"}
+
+
+@pytest.mark.parametrize("clips", [[0, 3000, 2999, 4000], [2000, 3000, 0, 1000], [5, 5], [-1, 5], [0, 1000, 2000]])
+def test_clips_that_overlap_are_errors(clips: list[int]) -> None:
+    sample = Sample(b"", lambda encoded, **_: as_reader(encoded), {"clips_ms": clips})
+    with pytest.raises(ValueError, match=r"^clips_ms: .* expected start < stop, ascending and without overlap$"):
+        list(Clips(namespace="clips").children(sample))
 
 
 def test_windows_cover_a_video() -> None:
-    mp4 = encoded(shot(1, "pan", 5, size=(96, 54), fps=10), fps=10)
-    children = Windows(namespace="windows", max_seconds=2).children(
-        Sample(mp4, lambda encoded, **_: as_reader(encoded))
-    )
-    assert [(child.span["start_ms"], child.span["stop_ms"]) for child in children] == [
-        (0, 1666),
-        (1666, 3333),
-        (3333, 5000),
-    ]
+    stage = Windows(namespace="windows", max_seconds=2)
+
+    def windows(duration: int | None) -> list[tuple[int, int]]:
+        children = stage.children(Sample(b"", lambda encoded, **_: as_reader(encoded), {"duration_ms": duration}))
+        return [(child.span["start_ms"], child.span["stop_ms"]) for child in children]
+
+    assert windows(5_000) == [(0, 1666), (1666, 3333), (3333, 5000)]
+    with pytest.raises(Reject, match="no_duration"):
+        windows(None)

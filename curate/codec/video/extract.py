@@ -37,8 +37,10 @@ def extract(reader: Input, span: Mapping[str, Any], budget: Budget | None = None
         if source.format in INDEXED:
             source.container.seek(source.ticks(start), stream=source.stream)
             frames, sounds = _packets(source, audio, start, stop)
-            if not frames:  # it may lead too far
-                source.container.seek(source.start, stream=source.stream)
+            if not frames:  # it may lead too far; an edit list hides frames before the start
+                entries = source.stream.index_entries
+                first = min(source.start, entries[0].timestamp) if entries else source.start
+                source.container.seek(first, stream=source.stream)
         if not frames:
             frames, sounds = _packets(source, audio, start, stop, whole=True)
         if not frames:
@@ -51,7 +53,8 @@ def _check_begin(source: Source, frames: list[Any]) -> None:
     """The key frame can be decoded without what is before it, and all frames have different times."""
     source.stream.codec_context.flush_buffers()
     first = next((frame for _, some in source.decoded(frames) for frame in some or ()), None)
-    if first is None or first.pts != frames[0].pts or first.is_corrupt:
+    shown = min((packet.pts for packet in frames if not packet.is_discard), default=None)  # not hidden by an edit list
+    if first is None or first.pts != shown or first.is_corrupt:
         raise Undecodable("not_copyable", "the key frame before the span cannot be decoded without those before it")
     if len({packet.pts for packet in frames}) < len(frames):
         raise Undecodable("no_timestamps", "two frames of the span have the same time")

@@ -41,11 +41,12 @@ POOL_SCHEMA = pa.schema(
         pa.field("fps", pa.float64(), metadata={"unit": "frames per second"}),
         pa.field("frames", pa.int64()),
         pa.field("has_audio", pa.bool_()),
+        pa.field("kind", pa.string(), metadata={"values": "clip, window …: what a virtual child is of its parent"}),
     ]
 )
 
 
-MEDIA_COLUMNS = ("media", "duration_ms", "fps", "frames", "has_audio")
+MEDIA_COLUMNS = ("media", "duration_ms", "fps", "frames", "has_audio", "kind")
 """Columns that only a pool of other media than images has."""
 LATER = pa.schema([POOL_SCHEMA.field(name) for name in ("status", "source", *MEDIA_COLUMNS)])
 """Columns that tables of older versions lack. A table in which one of them but `status` is empty lacks it too."""

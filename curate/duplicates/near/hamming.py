@@ -18,7 +18,7 @@ from scipy.sparse.csgraph import connected_components
 
 Edges = tuple[NDArray[np.int64], NDArray[np.int64]]
 BITS = 256
-_CROWD = 64
+_CROWD, _LEADERS = 64, 8
 _DEPTH = 2
 _PAIRS_AT_ONCE = 1 << 20
 
@@ -86,15 +86,26 @@ def band_edges(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> It
 
 
 def band_pairs(hashes_NB: NDArray[np.uint8], band: int, max_distance: int) -> Iterator[Edges]:
-    """All pairs of hashes that agree in the band and are within `max_distance`. If over _CROWD hashes agree,
-    the first _CROWD are compared with all."""
+    """All pairs of hashes that agree in the band and are within `max_distance`; those of equal hashes in band 0 only.
+    If over _CROWD hashes agree, as those of a title that many videos share, the first _LEADERS are compared with all:
+    the time and the pairs are linear in their number."""
     words_N4 = np.ascontiguousarray(hashes_NB).view(np.uint64).reshape(-1, BITS // 64)
-    ordered, starts = _buckets(_extract(hashes_NB, np.arange(band, BITS, max_distance + 1)))
+    if band == 0:
+        yield from _pairs(words_N4, *_buckets(hashes_NB), 0)
+    in_band = _buckets(_extract(hashes_NB, np.arange(band, BITS, max_distance + 1)))
+    for first, second in _pairs(words_N4, *in_band, max_distance):
+        differ = (words_N4[first] != words_N4[second]).any(axis=1)
+        yield first[differ], second[differ]
+
+
+def _pairs(
+    words_N4: NDArray[np.uint64], ordered: NDArray[np.int64], starts: NDArray[np.int64], max_distance: int
+) -> Iterator[Edges]:
     sizes = np.diff(starts)
     yield from _compare_small(words_N4, ordered, np.repeat(sizes, sizes), starts, max_distance)
     for bucket in np.flatnonzero(sizes > _CROWD):
         inside = ordered[starts[bucket] : starts[bucket + 1]]
-        for place in range(_CROWD):
+        for place in range(_LEADERS):
             near = _distances(words_N4[inside[place]], words_N4[inside[place + 1 :]]) <= max_distance
             later = inside[place + 1 :][near]
             yield np.full(len(later), inside[place]), later

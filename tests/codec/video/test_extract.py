@@ -66,9 +66,17 @@ def test_a_copy_turns_as_its_source() -> None:
     assert (found.rotation, found.width, found.height) == (270, 64, 96)
 
 
-def test_a_copy_of_a_copy() -> None:
-    once = copied(video("mp4 h264"), 500, 2000)
-    assert [number for _, number in shown(copied(once, 300, 700))] == list(range(12 + 7, 12 + 18))
+@pytest.mark.parametrize("kind", [kind for kind in COPIED if kind not in REFUSED])
+def test_a_copy_of_a_copy(kind: str) -> None:
+    """What the first edit list hides stays hidden, also before the first frame."""
+    once = copied(video(kind), 500, 1300)
+    whole = shown(once)
+    for start, stop in ((0, 300), (300, 700)):
+        twice = copied_or_reason(once, start, stop)
+        ends = [*(ms for ms, _ in whole[1:]), 800]
+        inside = [frame for frame, end in zip(whole, ends, strict=True) if frame[0] < stop and end > start]
+        assert not isinstance(twice, str), twice
+        assert [number for _, number in shown(twice)] == [number for _, number in inside]
 
 
 @pytest.mark.parametrize(

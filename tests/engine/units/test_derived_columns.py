@@ -351,6 +351,7 @@ def test_values_of_alive_children_become_a_column_of_their_parent(workspace: Pat
         ("any", lambda found: True, False),
         ("min", min, None),
         ("max", max, None),
+        ("sum", sum, 0),
         ("mean", lambda found: sum(found) / len(found), None),
         ("first", lambda found: found[0], None),
     ],

@@ -111,7 +111,7 @@ def test_a_pool_of_another_medium_has_what_its_header_says(reel: media.Medium, t
     storage = open_storage(str(tmp_path / "w"))
     shard = read_shards(storage, str(Path(result.outputs["pool"]).relative_to(tmp_path / "w")))[0]
     table = read_pool(storage, shard.table)
-    assert table.select(MEDIA_COLUMNS).to_pylist()[0] == {
+    assert table.select([name for name in MEDIA_COLUMNS if name != "kind"]).to_pylist()[0] == {
         "media": "reel", "duration_ms": 1500, "fps": 24.0, "frames": 36, "has_audio": False,
     }  # fmt: skip
     assert content_id(table) == shard.id

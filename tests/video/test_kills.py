@@ -1,0 +1,97 @@
+"""Runs over videos that are killed, and runs on Ray, give the same clips, keys and dataset."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from curate.engine.run import run
+from tests.engine import workspaces
+from tests.engine.deaths import deaths
+from tests.engine.forks import Drivers
+from tests.video.pool import pipeline
+
+ARGUMENTS: dict[str, Any] = {
+    "names": [["short-0", "text"], ["edited"]],
+    "drop": [
+        "number", "sum", "mean", "widths", "embed", "tree", "meanings", "meant", "members",
+        "unique", "prints", "vectors", "alike", "keepers", "groups", "group", "every_window",
+    ],
+} | {stage: {"threads": 1} for stage in ("look", "seen", "embedded")}  # fmt: skip
+ORDER: dict[str, Any] = {"made": "tests.video.pool:pipeline", "arguments": ARGUMENTS}
+OURS = re.compile(
+    r"publish:(facts/video.*/(log/.*|0\d*)\.parquet|pools/(clips|windows|frames)/derived/|artifacts/.*(npz|manifest.*):|.*\.tar:)"
+)
+"""Points of what these stages compute."""
+
+
+@pytest.fixture(scope="module")
+def drivers() -> Iterator[Drivers]:
+    with Drivers("tests.video.pool", "curate.duplicates.near.matches", "curate.duplicates.near.sets") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(drivers: Drivers, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], float]:
+    """A run in another process: its workspace, the points at which it publishes, and its seconds."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    began = time.monotonic()
+    said = drivers.run(folder / "w", **ORDER, environment={"CURATE_FAULT_LOG": str(folder / "points")})
+    assert said["error"] is None
+    points = filter(OURS.match, (folder / "points").read_text().splitlines())
+    named = [re.sub("/log/.*:", "/log/*:", point) for point in points]  # their names have a random part
+    return folder / "w", list(dict.fromkeys(named)), time.monotonic() - began
+
+
+@pytest.mark.long
+def test_killed_at_every_point(drivers: Drivers, undisturbed: tuple[Path, list[str], float], tmp_path: Path) -> None:
+    """Each run continues the one before it, and is killed at the first point at which no other was."""
+    clean, points, _ = undisturbed
+    (tmp_path / "once").mkdir()
+    dying = {"CURATE_FAULT_KILL": "|".join(points), "CURATE_FAULT_ONCE": str(tmp_path / "once")}
+    while drivers.run(tmp_path / "w", **ORDER, environment=dying)["signal"]:
+        pass
+    met = {int(path.name) for path in (tmp_path / "once").iterdir()}
+    assert len(met) > 30 and [point for number, point in enumerate(points) if number not in met] == []
+    workspaces.assert_same(clean, tmp_path / "w")
+
+
+@pytest.mark.long
+def test_killed_at_random(drivers: Drivers, undisturbed: tuple[Path, list[str], float], tmp_path: Path) -> None:
+    clean, _, seconds = undisturbed
+    random.seed(31)
+    killed = 0
+    for _ in range(5):
+        process = drivers.start(tmp_path / "w", **ORDER)
+        time.sleep(random.uniform(0.1, 0.6) * seconds)
+        with suppress(ProcessLookupError):  # it has ended
+            os.kill(process, signal.SIGKILL)
+        killed += drivers.end()["signal"] == signal.SIGKILL
+    assert killed > 1
+    assert drivers.run(tmp_path / "w", **ORDER)["error"] is None
+    workspaces.assert_same(clean, tmp_path / "w")
+
+
+@pytest.mark.long
+def test_the_other_engine_and_its_killed_workers_make_the_same(
+    undisturbed: tuple[Path, list[str], float], tmp_path: Path, on_ray: Any
+) -> None:
+    clean, _, _ = undisturbed
+    points = (
+        "publish:facts/video.look/*.parquet:published",
+        "publish:pools/frames/derived/*.tar:published",
+    )
+    (tmp_path / "deaths").mkdir()
+    with deaths(on_ray, points, tmp_path / "deaths"):
+        run(pipeline(**ARGUMENTS), str(tmp_path / "w"), engine=on_ray)
+    workspaces.assert_same(clean, tmp_path / "w")
+    assert all(run(pipeline(**ARGUMENTS), str(tmp_path / "w")).reused.values())
