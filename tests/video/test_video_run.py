@@ -13,6 +13,7 @@ from tests.engine.output import Output
 from tests.video.pool import Films
 
 STAGES: dict[str, tuple[str, Any, dict[str, Any], dict[str, str]]] = {
+    "inspect": ("video.inspect", "pool", {}, {}),
     "look": ("video.look", "pool", {}, {}),
     "frames": ("video.frames", "look", {"namespace": "frames", "frames": 3}, {}),
     "seen": ("image.inspect", "frames", {}, {}),
@@ -62,6 +63,10 @@ def test_a_run_over_videos(tmp_path: Path) -> None:
     assert column("widths", "frame_width")["smaller"] == 96
     assert column("widths", "frame_width")["film"] == 160
     assert sum(shard.rows for shard in made.shards_of("seen")) == 15
+    assert column("inspect", "codec") == {
+        "film": "mpeg4", "again": "mjpeg", "smaller": "mpeg4", "trimmed": "mpeg4", "other": "mpeg4", "text": None,
+        "empty": None,
+    }  # fmt: skip
     vectors = column("embed", "embedding")
     embedded = {name for name, vector in vectors.items() if vector is not None}
     assert embedded == {"film", "again", "smaller", "trimmed", "other"}
