@@ -1,4 +1,4 @@
-"""`acquire.download`: fetches the images of a URL list into a pool."""
+"""`acquire.download`: fetches the images and videos of a URL list into a pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from curate.acquire.download.runner import Answer, Runner, Stopped
 from curate.acquire.fetch.codes import CODES
 from curate.acquire.fetch.deny import Denied
 from curate.acquire.lists.urls import examine
-from curate.core.contracts import Artifact, Fetch, Incoming, Location, Portion, Runtime, Source
+from curate.core.contracts import Added, Artifact, Fetch, Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import RESUMES, DrainedError, InputError
 
 REASONS = {code: meaning for code, (_, meaning) in CODES.items() if code != "done"}
@@ -34,11 +34,13 @@ _CONTACT = re.compile(r"[^@\s/]+@[^@\s/]+\.[^@\s/.]+|https?://[^\s/.]+\.[^\s]+")
 
 
 class AcquireDownload(Source):
-    """Fetch the images of a URL list. Every URL has a row; a failed one has a reason instead of an image.
+    """Fetch the images or videos of a URL list. Every URL has a row; a failed one has a reason instead of an image.
 
     The fetch is polite and safe: it honours opt-outs, limits requests by host over the whole run, and connects only to
     public addresses. Images are stored as they come, or re-encoded by img2dataset's resizer with its options. Failures
-    that may pass (`error`) can be fetched again: `curate retry RECIPE STAGE`. Rows of one URL share one image.
+    that may pass (`error`) can be fetched again: `curate retry RECIPE STAGE`. Rows of one URL share one image. With
+    `media: [video]`, videos are written to the disk while they are fetched, in the temporary folder (TMPDIR), which
+    holds those of a portion; they are stored as they come.
     """
 
     op: ClassVar[str] = "acquire.download"
@@ -75,6 +77,9 @@ class AcquireDownload(Source):
     max_aspect_ratio: float | None = Field(None, ge=1, description="re-encoding rejects longer or taller images")
     extract_exif: bool = Field(False, description="keep the EXIF data in `meta`")
     max_bytes: int = Field(64 << 20, ge=1, description="larger bodies are rejected as too_large; bytes")
+    max_video_bytes: Annotated[int, Added()] = Field(
+        2 << 30, ge=1, description="the same for videos, which go to the disk while they are fetched; bytes"
+    )
     max_pixels: int = Field(1 << 28, ge=1, description="images with more are rejected as too_many_pixels; pixels")
 
     # --- what the hosts allow ---
@@ -93,6 +98,9 @@ class AcquireDownload(Source):
     )
     deadline_seconds: Annotated[float, Runtime()] = Field(
         60.0, gt=0, description="limit of one URL with its redirects and retries; seconds"
+    )
+    video_deadline_seconds: Annotated[float, Runtime()] = Field(
+        1800.0, gt=0, description="the same for a URL whose first bytes are those of a video; seconds"
     )
     shard_deadline_seconds: Annotated[float, Runtime()] = Field(
         3600.0, gt=0, description="limit of a shard; rows answered before it are kept; seconds"
