@@ -87,7 +87,7 @@ class Work:
         return None if since is None else time.monotonic() - since
 
     def portion(self, offset: int, size: int) -> None:
-        """Answer each row of a portion; they are JSON lines at `offset` of the spool, which also gets what is fetched."""
+        """Answer each row of a portion; they are JSON lines at `offset` of the spool, which gets what is fetched."""
         self.rows = [json.loads(line) for line in os.pread(self.spool.file, size, offset).splitlines()]
         self.spool.begin()
         self.fetched: dict[int, Fetched] = {}
