@@ -22,6 +22,7 @@ from curate.acquire.download import environment
 from curate.acquire.download.runner import Answer, Runner, Stopped
 from curate.acquire.fetch.codes import CODES
 from curate.acquire.fetch.deny import Denied
+from curate.acquire.kinds import ONLY_IMAGES, Media, check_used
 from curate.acquire.lists.urls import examine
 from curate.core.contracts import Added, Artifact, Fetch, Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import RESUMES, DrainedError, InputError
@@ -55,6 +56,7 @@ class AcquireDownload(Source):
     )
 
     # --- what is stored ---
+    media: Media = Field(ONLY_IMAGES, description="what is fetched: image, video, or both; the bytes tell which")
     image_size: int = Field(256, ge=1, description="side to resize to; pixels")
     resize_mode: Literal["no", "border", "keep_ratio", "keep_ratio_largest", "center_crop"] = Field(
         "no", description="img2dataset's resize mode; `no` keeps the size"
@@ -181,6 +183,7 @@ class AcquireDownload(Source):
 
     @model_validator(mode="after")
     def _consistent(self) -> AcquireDownload:
+        check_used(self, self.media, {"max_video_bytes": "video", "resize_mode": "image"})
         if self.disable_all_reencoding and self.resize_mode != "no":
             raise ValueError(f"disable_all_reencoding: true, but resize_mode is {self.resize_mode!r}; remove one")
         if self.encode_format == "png" and self.encode_quality > 9:
