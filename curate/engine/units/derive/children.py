@@ -180,7 +180,7 @@ class _Children:
         start, lines = self.tar.offset, list[dict[str, Any]]()
         try:
             known = {name: parent[name] for name in ("key", *INHERITED, "meta")}
-            sample = Sample(data, media.sniffed(data, trait(stage, "sees")).open, known | parent["read"])
+            sample = Sample(data, media.opener(data, trait(stage, "sees")), known | parent["read"])
             for child in stage.children(sample):
                 lines.append(self._child(stage, row, parent, child))
             keys = [line["key"] for line in lines]
