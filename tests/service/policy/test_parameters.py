@@ -38,7 +38,7 @@ LEADING = {
 
 ASKING = {"endpoint", "variants[].endpoint", "columns[]", "output"}
 PLAIN = {
-    "acquire.download": {"namespace", "contact", "disallowed_header_directives[]", "user_agent"},
+    "acquire.download": {"namespace", "media[]", "contact", "disallowed_header_directives[]", "user_agent"},
     "acquire.folder": {"namespace", "media[]", "extensions[]", "videos[]", "caption_field", "metadata_key"},
     "acquire.list": {"columns[]", "keep[]", "delimiter"},
     "acquire.parquet": {"namespace", "image", "caption", "id"},
