@@ -29,7 +29,7 @@ class Inspect(Map):
     """Read each video's header, decode its first frame, and write its form and its subtitles.
 
     What a header says may be wrong: that the rest decodes, and how large and long a video is, is known after
-    `video.look`, which writes width, height, duration_ms and frames. As the header has them, they are columns of a pool
+    `video.look`, which writes width, height, duration_ms and frames. The values of the header are columns of a pool
     of videos, which `filter.where` may use before anything is decoded. `subtitles` is text by strangers, like a
     caption: clean it with `text.clean`, `column: subtitles`. Unusable: the codec's reasons.
     """

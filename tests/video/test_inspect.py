@@ -46,12 +46,12 @@ def test_subtitles_are_a_column_of_text() -> None:
     assert clean.process(batch)["said"].to_pylist() == ["Hi & more"]
 
 
-def test_a_file_that_is_no_video_has_a_reason() -> None:
+def test_a_file_that_is_not_a_video_has_a_reason() -> None:
     for data, reason in ((b"", "empty"), (b"text" * 99, "not_a_video")):
         with pytest.raises(Undecodable) as caught:
             facts(data)
         assert caught.value.reason == reason
 
 
-def test_it_can_stand_beside_a_look() -> None:
+def test_a_look_writes_other_columns() -> None:
     assert not set(SCHEMA.names) & set(OF_LOOK.names)

@@ -66,9 +66,9 @@ class Answer:
     fetch: Fetch | None = None
     """None if the row was not fetched, as far as this process knows."""
     extents: list[tuple[int, int]] = field(default_factory=list)
-    """Of a video: (offset, size) of its parts in the spool."""
+    """The parts of a video: offset and size in the spool."""
     sha256: str = ""
-    """Of a video, computed while it came."""
+    """That of a video, computed while it came."""
 
 
 class SpoolReader(Reader):

@@ -46,13 +46,13 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Large:
-    """Bodies that are written to the trip's sink, and have limits of their own."""
+    """Bodies that are written to the trip's sink, and their limits."""
 
     max_bytes: int
     deadline_seconds: float
-    """Of the whole trip."""
+    """Limit for the whole trip."""
     is_large: Callable[[bytes, Message], bool]
-    """Of the first bytes and the header; may raise Failure before more is read."""
+    """Called with the first bytes and the header; may raise Failure before more is read."""
 
 
 class Trip:

@@ -87,7 +87,7 @@ def probe(source: bytes | Reader, seconds: float = SECONDS) -> Probe:
 def inspect(
     source: bytes | Reader, most: int, language: str | None, seconds: float = SECONDS
 ) -> tuple[Probe, str | None]:
-    """Properties, and at most so many characters of a subtitle track: see curate.codec.video.subtitles."""
+    """Properties, and at most `most` characters of a subtitle track: see curate.codec.video.subtitles."""
     data = bytearray()
     for part in stream(f"{CHILD}:probe", {"most": most, "language": language}, source, seconds):
         data += part

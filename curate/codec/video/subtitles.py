@@ -17,7 +17,7 @@ BYTES_PER_SECOND = 50 << 20
 """More processor time for larger files: subtitles are all over a file."""
 LINE_BYTES = 1 << 16
 _TAGS = re.compile(r"</?[a-zA-Z][^<>]*>|<\d\d[\d:.]*>")
-"""Of SubRip and WebVTT, times within a line too."""
+"""Tags of SubRip and WebVTT; WebVTT also has times within a line."""
 _OVERRIDES = re.compile(r"\{[^{}]*\}|\\[Nnh]")
 _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
 

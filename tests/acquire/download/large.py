@@ -25,7 +25,7 @@ PIECE = bytes(1 << 20)
 
 
 def parts(size: int) -> Iterator[bytes]:
-    """A valid mp4 with a box at its end that nobody reads, of `size` bytes in all, with the header of a response."""
+    """A valid mp4 with a box at its end that is never read, of `size` bytes in all, with the header of a response."""
     film = video("mp4 h264")
     left = size - len(film)
     yield f"HTTP/1.1 200 OK\r\nContent-Length: {size}\r\n\r\n".encode()

@@ -1,4 +1,4 @@
-"""Videos are written to a sink while they come; what is no video is left early."""
+"""Videos are written to a sink while they come; what is not a video is left early."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_page_is_left_before_its_end(sink: SpoolSink) -> None:
     assert len(sent) < 1000
 
 
-def test_a_retry_begins_anew(sink: SpoolSink) -> None:
+def test_a_retry_begins_again(sink: SpoolSink) -> None:
     answers = iter([ending(response(MP4)[:-2000]), response(MP4)])
     assert fetched(lambda _: next(answers), sink, retries=1).tries == 2
     assert content(sink) == MP4 and sink.digest("sha256") == hashlib.sha256(MP4).hexdigest()
@@ -146,7 +146,7 @@ def test_a_body_that_stalls_or_drips_ends(sink: SpoolSink) -> None:
     assert sink.extents() == []
 
 
-def test_a_video_has_a_deadline_of_its_own(sink: SpoolSink) -> None:
+def test_a_video_has_a_separate_deadline(sink: SpoolSink) -> None:
     def slow(_: bytes) -> Iterator[bytes]:
         yield response(MP4)[:6000]
         time.sleep(0.5)

@@ -99,7 +99,7 @@ def test_what_follows_damage_is_left_out() -> None:
     assert cut == " ".join(f"line {n}" for n in range(7))
 
 
-def test_of_an_mp4_only_the_lines_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_lines_in_an_mp4_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     class Counted(Reader):
         read = 0
 
