@@ -15,7 +15,7 @@ BLOCK_BYTES = 8 << 20
 
 class Spool:
     def __init__(self, file: int, fail: Callable[[str, int | None], None]) -> None:
-        """fail: called with an error of the disk, which is no row's fault; it does not return."""
+        """fail: called with an error of the disk, which no row has caused; it does not return."""
         self.file, self._fail = file, fail
         self._end = 0
         self._free: list[int] = []
