@@ -49,6 +49,7 @@ ELSEWHERE: dict[str, tuple[str, dict[str, Any]]] = {
     "video.divide": ("tests/video/test_video_run.py", {}),
     "video.embed": ("tests/video/test_video_run.py", {}),
     "video.frames": ("tests/video/test_video_run.py", {"namespace": "frames"}),
+    "video.inspect": ("tests/video/test_video_run.py", {}),
     "video.look": ("tests/video/test_video_run.py", {}),
     "video.windows": ("tests/video/test_video_run.py", {"namespace": "windows"}),
 }

@@ -68,6 +68,7 @@ class Films(Source):
 
 
 STAGES: dict[str, tuple[str, Any, dict[str, Any], dict[str, str]]] = {
+    "inspect": ("video.inspect", "pool", {}, {}),
     "look": ("video.look", "pool", {}, {}),
     "divide": ("video.divide", "look", {"min_seconds": 1.5, "max_seconds": 4, "trim_seconds": 0.1}, {}),
     "clips": ("video.clips", "divide", {"namespace": "clips"}, {}),

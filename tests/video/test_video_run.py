@@ -65,6 +65,12 @@ def test_copies_of_videos_are_sets(made: Output) -> None:
     assert {name for name, vector in vectors.items() if vector is not None} == set(VIDEOS)
 
 
+def test_headers_are_read(made: Output) -> None:
+    codecs = column(made, "inspect", "codec")
+    assert {codecs[name] for name in VIDEOS} == {"mpeg4", "mjpeg"} and codecs["again"] == "mjpeg"
+    assert codecs["text"] is codecs["empty"] is None
+
+
 def test_the_seconds_of_a_video_add_up(made: Output) -> None:
     sums = {fate: column(made, "divide", f"clips_{fate}_ms") for fate in FATES}
     duration = column(made, "look", "duration_ms")

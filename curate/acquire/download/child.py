@@ -131,7 +131,7 @@ def _failure(message: Mapping[str, Any]) -> Exception:
 
 def disk_error(cause: OSError) -> StorageError:
     error = StorageError(
-        f"the runner's files in {tempfile.gettempdir()}: {cause.strerror}; expected room for the images of a portion; "
+        f"the runner's files in {tempfile.gettempdir()}: {cause.strerror}; expected room for what a portion fetches; "
         "free some or set TMPDIR"
     )
     error.__cause__ = cause

@@ -1,4 +1,4 @@
-"""`acquire.download`: fetches the images of a URL list into a pool."""
+"""`acquire.download`: fetches the images and videos of a URL list into a pool."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from curate.acquire.download import environment
 from curate.acquire.download.runner import Answer, Runner, Stopped
 from curate.acquire.fetch.codes import CODES
 from curate.acquire.fetch.deny import Denied
+from curate.acquire.kinds import ONLY_IMAGES, Media, check_used
 from curate.acquire.lists.urls import examine
-from curate.core.contracts import Artifact, Fetch, Incoming, Location, Portion, Runtime, Source
+from curate.core.contracts import Added, Artifact, Fetch, Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import RESUMES, DrainedError, InputError
 
 REASONS = {code: meaning for code, (_, meaning) in CODES.items() if code != "done"}
@@ -34,11 +35,13 @@ _CONTACT = re.compile(r"[^@\s/]+@[^@\s/]+\.[^@\s/.]+|https?://[^\s/.]+\.[^\s]+")
 
 
 class AcquireDownload(Source):
-    """Fetch the images of a URL list. Every URL has a row; a failed one has a reason instead of an image.
+    """Fetch the images or videos of a URL list. Every URL has a row; a failed one has a reason instead of an image.
 
     The fetch is polite and safe: it honours opt-outs, limits requests by host over the whole run, and connects only to
     public addresses. Images are stored as they come, or re-encoded by img2dataset's resizer with its options. Failures
-    that may pass (`error`) can be fetched again: `curate retry RECIPE STAGE`. Rows of one URL share one image.
+    that may pass (`error`) can be fetched again: `curate retry RECIPE STAGE`. Rows of one URL share one image. With
+    `media: [video]`, videos are written to the disk while they are fetched, in the temporary folder (TMPDIR), which
+    holds those of a portion; they are stored as they come.
     """
 
     op: ClassVar[str] = "acquire.download"
@@ -53,6 +56,7 @@ class AcquireDownload(Source):
     )
 
     # --- what is stored ---
+    media: Media = Field(ONLY_IMAGES, description="what is fetched: image, video, or both; the bytes tell which")
     image_size: int = Field(256, ge=1, description="side to resize to; pixels")
     resize_mode: Literal["no", "border", "keep_ratio", "keep_ratio_largest", "center_crop"] = Field(
         "no", description="img2dataset's resize mode; `no` keeps the size"
@@ -75,6 +79,9 @@ class AcquireDownload(Source):
     max_aspect_ratio: float | None = Field(None, ge=1, description="re-encoding rejects longer or taller images")
     extract_exif: bool = Field(False, description="keep the EXIF data in `meta`")
     max_bytes: int = Field(64 << 20, ge=1, description="larger bodies are rejected as too_large; bytes")
+    max_video_bytes: Annotated[int, Added()] = Field(
+        2 << 30, ge=1, description="the same for videos, which go to the disk while they are fetched; bytes"
+    )
     max_pixels: int = Field(1 << 28, ge=1, description="images with more are rejected as too_many_pixels; pixels")
 
     # --- what the hosts allow ---
@@ -93,6 +100,9 @@ class AcquireDownload(Source):
     )
     deadline_seconds: Annotated[float, Runtime()] = Field(
         60.0, gt=0, description="limit of one URL with its redirects and retries; seconds"
+    )
+    video_deadline_seconds: Annotated[float, Runtime()] = Field(
+        1800.0, gt=0, description="the same for a URL whose first bytes are those of a video; seconds"
     )
     shard_deadline_seconds: Annotated[float, Runtime()] = Field(
         3600.0, gt=0, description="limit of a shard; rows answered before it are kept; seconds"
@@ -173,6 +183,7 @@ class AcquireDownload(Source):
 
     @model_validator(mode="after")
     def _consistent(self) -> AcquireDownload:
+        check_used(self, self.media, {"max_video_bytes": "video", "resize_mode": "image"})
         if self.disable_all_reencoding and self.resize_mode != "no":
             raise ValueError(f"disable_all_reencoding: true, but resize_mode is {self.resize_mode!r}; remove one")
         if self.encode_format == "png" and self.encode_quality > 9:

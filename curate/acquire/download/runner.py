@@ -1,28 +1,35 @@
 """The parent's handle of a runner: the process that fetches portions in img2dataset's environment.
 
-Rows and images travel in the spool, a file without a name in the temporary folder, which vanishes with the processes
-that hold it open. Everything else is JSON lines: see `curate/acquire/runner/main.py`.
+Rows, images and videos travel in the spool, a file without a name in the temporary folder, which vanishes with the
+processes that hold it open. Everything else is JSON lines: see `curate/acquire/runner/main.py`.
 """
 
 from __future__ import annotations
 
+import builtins
+import io
 import json
 import logging
 import os
+import re
 import struct
 import tempfile
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import IO, Any
 
 from curate.acquire.download.child import Child, DiedError, Stopped, disk_error
 from curate.acquire.download.environment import clean_environment, environment
 from curate.acquire.fetch.codes import CODES
 from curate.codec.formats import DECODED, EXTENSION_OF
+from curate.codec.video.containers import EXTENSION_OF as VIDEO_EXTENSIONS
 from curate.core.contracts.source import Fetch
 from curate.core.errors import PreflightError
+from curate.core.reader import RawFile, Reader
 
 log = logging.getLogger(__name__)
 
@@ -36,15 +43,17 @@ MARK = struct.Struct("<q")
 """Start of the spool: the row whose image is being decoded, or -1."""
 MEMORY_BYTES = 8 << 30
 """Address space of the process, beside the images that its threads hold."""
-EXTENSIONS = {"", *(EXTENSION_OF.get(name, name) for name in DECODED)}
+EXTENSIONS = {"", *(EXTENSION_OF.get(name, name) for name in DECODED), *VIDEO_EXTENSIONS.values()}
 """Extensions that an answer may have."""
+
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 __all__ = ["Answer", "Runner", "Stopped"]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a row. `Runner.read` returns the image of a row that is done."""
+    """What became of a row. `Runner.read` returns the image of a row that is done, and a reader of its video."""
 
     row: int
     status: str
@@ -56,6 +65,40 @@ class Answer:
     meta: dict[str, Any] = field(default_factory=dict)
     fetch: Fetch | None = None
     """None if the row was not fetched, as far as this process knows."""
+    extents: list[tuple[int, int]] = field(default_factory=list)
+    """The parts of a video: offset and size in the spool."""
+    sha256: str = ""
+    """That of a video, computed while it came."""
+
+
+class SpoolReader(Reader):
+    """A video in the spool, which is never held in memory as a whole. It can be read until its iterator ends."""
+
+    def __init__(self, file: int, answer: Answer) -> None:
+        self._file, self._extents, self._sha256 = file, answer.extents, answer.sha256
+        self._starts = list(accumulate((size for _, size in answer.extents), initial=0))
+        self.size = answer.size
+
+    def read_at(self, offset: int, size: int) -> builtins.bytes:
+        parts, end = list[builtins.bytes](), min(offset + size, self.size)
+        while offset < end:
+            number = bisect_right(self._starts, offset) - 1
+            start, length = self._extents[number]
+            inside = offset - self._starts[number]
+            part = os.pread(self._file, min(end - offset, length - inside), start + inside)
+            assert part, "the iterator has ended"
+            parts.append(part)
+            offset += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def bytes(self) -> builtins.bytes:
+        return self.read_at(0, self.size)
+
+    def sha256(self) -> str:
+        return self._sha256
+
+    def open(self) -> IO[builtins.bytes]:
+        return io.BufferedReader(RawFile(self))
 
 
 class Runner:
@@ -114,9 +157,11 @@ class Runner:
                 self._end()
             self._empty()
 
-    def read(self, answer: Answer) -> bytes:
-        """The image of an answer, until the iterator that gave it ends."""
+    def read(self, answer: Answer) -> bytes | SpoolReader:
+        """The image or video of an answer, until the iterator that gave it ends."""
         assert self._spool
+        if answer.extents:
+            return SpoolReader(self._spool.fileno(), answer)
         data = os.pread(self._spool.fileno(), answer.size, answer.offset)
         assert len(data) == answer.size, "the iterator has ended"
         return data
@@ -221,7 +266,15 @@ def _answers(messages: Iterable[Mapping[str, Any]], left: Container[int], spool:
             fetch = Fetch(**message["fetch"], detail=message["detail"]) if message["fetch"] else None
             answer = Answer(**{**message, "fetch": fetch})
             known = answer.row in left and CODES.get(answer.code, ("", ""))[0] == answer.status
-            inside = 0 <= answer.offset <= answer.offset + answer.size <= os.fstat(spool.fileno()).st_size
+            inside = _inside(answer, os.fstat(spool.fileno()).st_size)
             if not (known and inside and answer.ext in EXTENSIONS):
                 raise DiedError(f"gave an answer that makes no sense: {str(message)[:300]}")
             yield answer
+
+
+def _inside(answer: Answer, end: int) -> bool:
+    """Whether an answer's bytes are in a spool that ends there."""
+    if not answer.extents:
+        return 0 <= answer.offset <= answer.offset + answer.size <= end
+    whole = sum(size for _, size in answer.extents) == answer.size and _SHA256.fullmatch(answer.sha256)
+    return bool(whole) and all(0 <= offset < offset + size <= end for offset, size in answer.extents)

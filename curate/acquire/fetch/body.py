@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from http.client import HTTPResponse
 
 from curate.acquire.fetch.codes import Failure
@@ -16,24 +17,41 @@ MOST_MEMBERS = 100
 """Members of a gzip stream: what follows a member is copied for each."""
 
 
-def read(response: HTTPResponse, limit: int, cut: bool = False) -> bytes:
-    """The body, of at most `limit` bytes; what is longer is cut, or Failure too_large. Raises Failure: truncated."""
-    announced = response.length
+def read(response: HTTPResponse, limit: int, cut: bool = False, head: bytes = b"") -> bytes:
+    """The body, of at most `limit` bytes; what is longer is cut, or Failure too_large. Raises Failure: truncated.
+    head: what has been read of it."""
+    found = list(pieces(response, limit, cut, head))
+    return (found[0] if len(found) == 1 else b"".join(found))[:limit]
+
+
+def read_head(response: HTTPResponse, size: int) -> bytes:
+    """The first bytes of the body. Raises Failure: truncated."""
+    head = b""
+    while len(head) < size and (piece := response.read(size - len(head))):
+        head += piece
+    if len(head) < size and response.length:
+        raise Failure("truncated", f"{len(head)} of {len(head) + response.length} bytes")
+    return head
+
+
+def pieces(response: HTTPResponse, limit: int, cut: bool = False, head: bytes = b"") -> Iterator[bytes]:
+    """What `read` returns, while it comes; the last piece may exceed the limit by a byte."""
+    announced = None if response.length is None else len(head) + response.length
     if announced is not None and announced > limit and not cut:
         raise Failure("too_large", f"{announced} bytes are announced; at most {limit} are allowed")
-    pieces: list[bytes] = []
-    size = 0
+    size = len(head)
+    if head:
+        yield head
     while size <= limit:
         piece = response.read(min(PIECE_BYTES, limit + 1 - size))
         if not piece:
             break
-        pieces.append(piece)
         size += len(piece)
+        yield piece
     if size > limit and not cut:
         raise Failure("too_large", f"more than {limit} bytes")
     if size <= limit and response.length:
         raise Failure("truncated", f"{size} of {announced} bytes")
-    return (pieces[0] if len(pieces) == 1 else b"".join(pieces))[:limit]
 
 
 def decode(data: bytes, encoding: str, limit: int) -> bytes:

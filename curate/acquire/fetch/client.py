@@ -14,6 +14,7 @@ from datetime import UTC
 from email.message import Message
 from email.utils import parsedate_to_datetime
 from http.client import HTTPException, HTTPResponse
+from typing import Protocol
 
 from curate.acquire.fetch import body
 from curate.acquire.fetch.codes import PASSING_HTTP, Failure, http_code
@@ -21,6 +22,7 @@ from curate.acquire.fetch.connect import Connector
 from curate.acquire.fetch.connection import HEAD_BYTES, Connection, explain, lengths_of
 from curate.acquire.fetch.settings import FetchSettings
 from curate.acquire.fetch.target import Target
+from curate.codec.formats import SNIFF_BYTES
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 LONGEST_WAIT_SECONDS = 86_400.0
@@ -30,11 +32,35 @@ Move = Callable[[str, float], bool]
 first request of a URL, to `Fetcher.first_host`, needs no call: who starts the fetch has counted it."""
 
 
+class Sink(Protocol):
+    """What a large body is written to while it comes. `head` has its first bytes; `clear` removes what was written."""
+
+    head: bytes
+
+    def write(self, data: bytes) -> None: ...
+
+    def digest(self, name: str) -> str: ...
+
+    def clear(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Large:
+    """Bodies that are written to the trip's sink, and their limits."""
+
+    max_bytes: int
+    deadline_seconds: float
+    """Limit for the whole trip."""
+    is_large: Callable[[bytes, Message], bool]
+    """Called with the first bytes and the header; may raise Failure before more is read."""
+
+
 class Trip:
     """One URL's way: what is left of its time, and what it has cost."""
 
-    def __init__(self, deadline_seconds: float, move: Move | None = None) -> None:
+    def __init__(self, deadline_seconds: float, move: Move | None = None, sink: Sink | None = None) -> None:
         self._move = move
+        self.sink = sink
         self._requests = 0
         self._waited = 0.0
         self._began = time.monotonic()
@@ -45,6 +71,9 @@ class Trip:
 
     def left(self) -> float:
         return self.end - time.monotonic()
+
+    def extend(self, deadline_seconds: float) -> None:
+        self.end = max(self.end, self._began + deadline_seconds)
 
     def take_turn(self, host: str) -> None:
         """Before each request. Raises Failure: deadline, if the host's turn does not come in time."""
@@ -78,6 +107,7 @@ class Want:
     """Whether a body that is longer is cut, instead of being a failure."""
     inspect: Callable[[Message], None]
     """Called with the header of a success; may raise Failure before the body is read."""
+    large: Large | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +116,9 @@ class Answer:
 
     headers: Message
     data: bytes = b""
+    """Empty if the body was written to the trip's sink."""
+    stored: bool = False
+    """Whether it was."""
     location: str = ""
     failure: Failure | None = None
 
@@ -104,7 +137,7 @@ class HttpClient:
         """Raises Failure without an answer, or if the answer is not what `want` describes."""
         connection = self._connector.connect(target, trip.end)
         try:
-            return self._read(connection, connection.ask(self._request(target), trip.end), want)
+            return self._read(connection, connection.ask(self._request(target), trip.end), want, trip)
         except (OSError, HTTPException, ValueError) as error:
             raise explain(error) from error
         finally:
@@ -119,7 +152,7 @@ class HttpClient:
         head = f"GET {target.url} HTTP/1.1\r\nHost: {target.authority}{self._tail}"
         return head.encode() + proxy.header + b"\r\n"
 
-    def _read(self, connection: Connection, response: HTTPResponse, want: Want) -> Answer:
+    def _read(self, connection: Connection, response: HTTPResponse, want: Want, trip: Trip) -> Answer:
         headers = response.headers
         lengths = lengths_of(headers)
         if len(lengths) > 1:
@@ -130,11 +163,24 @@ class HttpClient:
         if 200 <= response.status < 300 and response.status != 206:  # 206 is a part, though a whole was requested
             want.inspect(headers)
             connection.wire.allow(2 * want.max_bytes + HEAD_BYTES)  # chunks have headers, and may have trailers
-            return Answer(headers, body.read(response, want.max_bytes, want.cut))
+            head = body.read_head(response, SNIFF_BYTES) if want.large else b""
+            if want.large and trip.sink and want.large.is_large(head, headers):
+                _write(connection, response, head, want.large, trip, trip.sink)
+                return Answer(headers, stored=True)
+            return Answer(headers, body.read(response, want.max_bytes, want.cut, head))
         location = headers.get("Location", "")
         if response.status in REDIRECTS and location:
             return Answer(headers, location=location)
         return Answer(headers, failure=Failure(http_code(response.status), "", wait_seconds(response)))
+
+
+def _write(connection: Connection, response: HTTPResponse, head: bytes, large: Large, trip: Trip, sink: Sink) -> None:
+    """Write the body to the sink while it comes."""
+    trip.extend(large.deadline_seconds)
+    connection.wire.end = trip.end
+    connection.wire.allow(2 * large.max_bytes + HEAD_BYTES)
+    for piece in body.pieces(response, large.max_bytes, head=head):
+        sink.write(piece)
 
 
 def wait_seconds(response: HTTPResponse) -> float | None:

@@ -15,7 +15,7 @@ PASSING_HTTP = frozenset({408, 425, 429, *range(500, 600)})
 """HTTP statuses after which a later attempt may succeed."""
 
 _NAMED: dict[str, tuple[Status, str]] = {
-    "done": ("done", "the image is stored"),
+    "done": ("done", "the image or video is stored"),
     "dns": ("error", "the host name has no address, or its name server does not answer"),
     "connect": ("error", "no connection to the host"),
     "timeout": ("error", "the host was silent for too long"),
@@ -41,8 +41,9 @@ _NAMED: dict[str, tuple[Status, str]] = {
     "tls": ("unusable", "the host's certificate is invalid, or it does not speak TLS"),
     "headers": ("unusable", "the response's header is malformed or too large"),
     "encoding": ("unusable", "the body's Content-Encoding is unknown or corrupt, or it expands too far"),
-    "too_large": ("unusable", "the body is larger than max_bytes"),
+    "too_large": ("unusable", "the body is larger than max_bytes, or a video than max_video_bytes"),
     "not_image": ("unusable", "the body is not an image in a format that is decoded"),
+    "not_a_video": ("unusable", "the body is not a video in a container that is read, nor another medium of `media`"),
     "changed": ("unusable", "the body's digest differs from the list's"),
     "too_many_pixels": ("unusable", "the image has more pixels than max_pixels"),
     "resize": ("unusable", "img2dataset's resizer rejected the image"),

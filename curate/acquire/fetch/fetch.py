@@ -1,4 +1,4 @@
-"""Fetches images from URLs that strangers wrote, from hosts that may misbehave.
+"""Fetches images and videos from URLs that strangers wrote, from hosts that may misbehave.
 
 `Fetcher.fetch` never raises and never hangs: what becomes of a URL is a code of `codes.CODES`, within
 `deadline_seconds`. One Fetcher serves all threads of a process. Only the standard library is imported (and protego for
@@ -11,12 +11,12 @@ import hashlib
 import random
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.message import Message
 
 from curate.acquire.fetch import body
-from curate.acquire.fetch.client import Answer, HttpClient, Move, Trip, Want
+from curate.acquire.fetch.client import Answer, HttpClient, Large, Move, Sink, Trip, Want
 from curate.acquire.fetch.codes import Failure, Status
 from curate.acquire.fetch.connect import Connector
 from curate.acquire.fetch.deny import Denied
@@ -26,6 +26,7 @@ from curate.acquire.fetch.robots import MOST_BYTES, Robots
 from curate.acquire.fetch.settings import FetchSettings
 from curate.acquire.fetch.target import Target, follow, parse
 from curate.codec.formats import EXTENSION_OF, sniff, sniff_other
+from curate.codec.video import containers as videos
 
 LONGEST_BACKOFF_SECONDS = 10.0
 LONGEST_DETAIL = 300
@@ -38,14 +39,14 @@ Park = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What became of a URL. `data` is empty unless the status is done."""
+    """What became of a URL. `data` is empty unless the status is done, and for a video, which is in its sink."""
 
     status: Status
     code: str
     detail: str
     data: bytes
     ext: str
-    """Usual extension of the image's format."""
+    """Usual extension of its format."""
     content_type: str
     host: str
     """The host of the last request. After a redirect it differs from the URL's."""
@@ -55,6 +56,8 @@ class Fetched:
     bytes: int
     """Bytes received, over all tries and redirects."""
     ended: float = field(default_factory=time.time)
+    stored: bool = False
+    """Whether the body was written to the sink."""
 
 
 def _no_park(host: str, seconds: float) -> None:
@@ -75,28 +78,41 @@ class Fetcher:
     ) -> None:
         """Raises ValueError, in one line, for settings that cannot be used, and OSError for a missing file."""
         self._settings = settings
+        self._videos, self._images = "video" in settings.media, "image" in settings.media
         self._park = park
         self._client = HttpClient(settings, Connector(settings, Resolver(lookup, settings.dns_seconds), tls))
         self._denied = Denied.from_files(settings.deny_hosts, settings.deny_urls)
         self._ports = frozenset(settings.allow_ports)
         opt_out = OptOut(settings.opt_out, settings.disallowed_header_directives, settings.product)
-        self._image = Want(settings.max_bytes, cut=False, inspect=opt_out.check)
+        large = Large(settings.max_video_bytes, settings.video_deadline_seconds, self._is_large)
+        self._medium = Want(settings.max_bytes, cut=False, inspect=opt_out.check, large=large if self._videos else None)
         self._rules = Want(MOST_BYTES, cut=True, inspect=_anything)
         self._robots = Robots(settings.product) if settings.robots_txt == "cached" else None
 
-    def fetch(self, url: str, sha256: str | None = None, md5: str | None = None, move: Move | None = None) -> Fetched:
-        """Fetch the image at `url`, whose digests, in hex, are compared where they are given."""
-        trip = Trip(self._settings.deadline_seconds, move)
+    def fetch(
+        self,
+        url: str,
+        sha256: str | None = None,
+        md5: str | None = None,
+        move: Move | None = None,
+        sink: Sink | None = None,
+    ) -> Fetched:
+        """Fetch the image or video at `url`, whose digests, in hex, are compared where they are given. A video goes to
+        the sink while it comes; without a sink, only small videos are fetched."""
+        trip = Trip(self._settings.deadline_seconds, move, sink)
         while True:
             trip.tries += 1
             try:
-                answer = self._follow(parse(url), trip, self._image)
-                data, ext = self._checked(answer, sha256, md5)
-                return _fetched(trip, Failure("done"), data, ext, _content_type(answer))
+                answer = self._follow(parse(url), trip, self._medium)
+                data, ext = self._checked(answer, {"sha256": sha256, "md5": md5}, sink)
+                stored = sink is not None and not data
+                return _fetched(trip, Failure("done"), data, ext, _content_type(answer.headers), stored)
             except Failure as error:
                 failure = error
             except Exception as error:  # noqa: BLE001  # a fetch never raises: its row must have an answer
                 failure = Failure("unexpected", " ".join(f"{type(error).__name__}: {error}".split())[:200])
+            if sink:
+                sink.clear()
             wait = self._wait_before_retry(failure, trip)
             if wait is None:
                 return _fetched(trip, failure)
@@ -135,7 +151,7 @@ class Fetcher:
         """Raises Failure: port, denied_host, denied_url, robots_txt, or why robots.txt cannot be read."""
         trip.host = target.host
         self._permit(target)
-        if self._robots and want is self._image:
+        if self._robots and want is self._medium:
             self._robots.check(target, trip.end, lambda place: self._rules_of(place, trip))
 
     def _permit(self, target: Target) -> None:
@@ -148,20 +164,52 @@ class Fetcher:
         answer = self._follow(place, trip, self._rules)
         return body.decode(answer.data, answer.headers.get("Content-Encoding", ""), MOST_BYTES)
 
-    def _checked(self, answer: Answer, sha256: str | None, md5: str | None) -> tuple[bytes, str]:
-        """The image and its extension. Raises Failure: encoding, not_image, changed."""
-        data = answer.data
-        form = sniff(data)
-        encoding = answer.headers.get("Content-Encoding")
-        if encoding and form is None:  # some servers announce an encoding and send a plain image
-            data = body.decode(data, encoding, self._settings.max_bytes)
-            form = sniff(data)
-        if form is None:
-            raise Failure("not_image", f"{sniff_other(data) or data[:16]!r}, sent as {_content_type(answer)!r}")
-        for name, digest in (("sha256", sha256), ("md5", md5)):
-            if digest and hashlib.new(name, data, usedforsecurity=False).hexdigest() != digest.lower():
+    def _is_large(self, head: bytes, headers: Message) -> bool:
+        """Whether a body is written to the sink. Raises Failure: not_a_video, for what is not worth reading."""
+        if videos.sniff(head):
+            return True
+        if (self._images and sniff(head)) or headers.get("Content-Encoding"):
+            return False
+        raise self._unknown(head, headers)
+
+    def _unknown(self, data: bytes, headers: Message) -> Failure:
+        found = f"{sniff_other(data) or data[:16]!r}, sent as {_content_type(headers)!r}"
+        return Failure("not_a_video" if self._videos else "not_image", found)
+
+    def _format(self, data: bytes) -> str | None:
+        """The usual extension of a body's format, if it is of the media that are wanted."""
+        if self._images and (form := sniff(data)):
+            return EXTENSION_OF.get(form, form)
+        if self._videos and (form := videos.sniff(data)):
+            return videos.EXTENSION_OF[form]
+        return None
+
+    def _checked(self, answer: Answer, digests: Mapping[str, str | None], sink: Sink | None) -> tuple[bytes, str]:
+        """The image and its extension; no bytes if it is a video, and in the sink. Raises Failure: encoding, not_image,
+        not_a_video, changed."""
+        if answer.stored:
+            assert sink is not None
+            data, ext = b"", self._format(sink.head)
+        else:
+            data = answer.data
+            ext = self._format(data)
+            encoding = answer.headers.get("Content-Encoding")
+            if encoding and ext is None:  # some servers announce an encoding and send a plain image
+                data = body.decode(data, encoding, self._settings.max_bytes)
+                ext = self._format(data)
+            if ext is None:
+                raise self._unknown(data, answer.headers)
+            if sink and not sniff(data):
+                sink.write(data)
+                data = b""
+        assert ext is not None
+        for name, digest in digests.items():
+            if not digest:
+                continue
+            found = hashlib.new(name, data, usedforsecurity=False).hexdigest() if data else sink and sink.digest(name)
+            if found != digest.lower():
                 raise Failure("changed", f"{name} differs")
-        return data, EXTENSION_OF.get(form, form)
+        return data, ext
 
     def _wait_before_retry(self, failure: Failure, trip: Trip) -> float | None:
         """Seconds until the next try, or None if this was the last: as the host asks, otherwise a random part of an
@@ -177,11 +225,13 @@ class Fetcher:
         return wait if wait < trip.left() else None
 
 
-def _content_type(answer: Answer) -> str:
-    return str(answer.headers.get("Content-Type", ""))[:100]
+def _content_type(headers: Message) -> str:
+    return str(headers.get("Content-Type", ""))[:100]
 
 
-def _fetched(trip: Trip, failure: Failure, data: bytes = b"", ext: str = "", content_type: str = "") -> Fetched:
+def _fetched(
+    trip: Trip, failure: Failure, data: bytes = b"", ext: str = "", content_type: str = "", stored: bool = False
+) -> Fetched:
     return Fetched(
         status=failure.status,
         code=failure.code,
@@ -193,4 +243,5 @@ def _fetched(trip: Trip, failure: Failure, data: bytes = b"", ext: str = "", con
         tries=trip.tries,
         seconds=trip.seconds(),
         bytes=trip.bytes,
+        stored=stored,
     )

@@ -25,6 +25,9 @@ class FetchSettings:
     thread_count: int = 64
     host_connections: int = 4
     max_bytes: int = 64 * MiB
+    media: tuple[str, ...] = ("image",)
+    max_video_bytes: int = 2048 * MiB
+    video_deadline_seconds: float = 1800.0
     max_redirects: int = 5
     allow_ports: tuple[int, ...] = (80, 443)
     allow_networks: tuple[str, ...] = ()

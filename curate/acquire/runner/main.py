@@ -1,8 +1,8 @@
 """The runner: a process in img2dataset's environment that fetches the portions that its parent sends, one at a time.
 
 It reads JSON lines from stdin and answers with JSON lines; `curate.acquire.download.runner` is its parent. The bytes of
-images go to the spool, a file that the parent opened and that has no name. A line about an image follows its bytes. The
-runner ends when stdin closes or its parent is gone, and leaves no files.
+images and videos go to the spool, a file that the parent opened and that has no name. A line about one follows its
+bytes. The runner ends when stdin closes or its parent is gone, and leaves no files.
 """
 
 from __future__ import annotations

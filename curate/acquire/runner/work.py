@@ -26,7 +26,8 @@ from curate.acquire.fetch.codes import CODES, Failure
 from curate.acquire.fetch.fetch import Fetched, Fetcher
 from curate.acquire.fetch.hosts import Hosts
 from curate.acquire.fetch.settings import FetchSettings
-from curate.acquire.runner.pixels import Image, resizer_of
+from curate.acquire.runner.pixels import Image, Video, resizer_of
+from curate.acquire.runner.spool import Spool, SpoolSink
 
 VERSION = "1.47.0"
 SIGNATURES: dict[str, tuple[Callable[..., Any], str]] = {
@@ -73,7 +74,8 @@ class Work:
     ) -> None:
         check_img2dataset()
         cv2.setNumThreads(1)
-        self.settings, self.spool, self.send, self.fail = settings, spool, send, fail
+        self.settings, self.send, self.fail = settings, send, fail
+        self.spool = Spool(spool, fail)
         self.hosts = Hosts(settings, limiter)
         self.fetcher = Fetcher(FetchSettings.of(settings), self.hosts.park)
         self.resizer = resizer_of(settings, spool)
@@ -85,10 +87,12 @@ class Work:
         return None if since is None else time.monotonic() - since
 
     def portion(self, offset: int, size: int) -> None:
-        """Answer each row of a portion; they are JSON lines at `offset` of the spool, and images are appended there."""
-        self.rows = [json.loads(line) for line in os.pread(self.spool, size, offset).splitlines()]
-        self.end = os.fstat(self.spool).st_size
+        """Answer each row of a portion; they are JSON lines at `offset` of the spool, which gets what is fetched."""
+        self.rows = [json.loads(line) for line in os.pread(self.spool.file, size, offset).splitlines()]
+        self.spool.begin()
         self.fetched: dict[int, Fetched] = {}
+        self.sinks: dict[int, SpoolSink] = {}
+        """Videos by row."""
         self.unanswered = set(range(len(self.rows)))
         self.hosts_of = [self.fetcher.first_host(row["url"]) for row in self.rows]
         self.hostless = [key for key, host in enumerate(self.hosts_of) if not host]
@@ -126,7 +130,7 @@ class Work:
             disallowed_header_directives=None,
         ).download_shard((0, f"{MEMORY}/rows"))
 
-    def fetch(self, row: tuple[int, str], **_: Any) -> tuple[int, Image | None, str | None]:
+    def fetch(self, row: tuple[int, str], **_: Any) -> tuple[int, Image | Video | None, str | None]:
         """In the place of `download_image_with_retry`: fetch a row that may start now, which need not be `row`."""
         try:
             key = self._next()
@@ -135,6 +139,8 @@ class Work:
             self.fail(f"{type(error).__name__}: {error}", None)
             raise
         self.fetched[key] = replace(fetched, data=b"")
+        if fetched.stored:
+            return key, Video(), None
         if fetched.status == "done":
             return key, Image(fetched.data, self.rows[key]["row"]), None
         return key, None, fetched.code
@@ -154,9 +160,15 @@ class Work:
             fetched = Fetched(CODES["parked"][0], "parked", f"for {seconds:.0f} s", b"", "", "", host, 0, 0.0, 0)
         else:
             move = partial(self.hosts.move, key)
-            fetched = self.fetcher.fetch(row["url"], row.get("sha256"), row.get("md5"), move)
+            sink = self._sink(key) if "video" in self.settings.get("media", ()) else None
+            fetched = self.fetcher.fetch(row["url"], row.get("sha256"), row.get("md5"), move, sink)
         self.hosts.done(key, fetched.bytes)
         return fetched
+
+    def _sink(self, key: int) -> SpoolSink:
+        digests = ("md5",) if self.rows[key].get("md5") else ()
+        self.sinks[key] = sink = SpoolSink(self.spool, digests)
+        return sink
 
     # --- what the Downloader's thread calls, as its writer
 
@@ -164,7 +176,11 @@ class Work:
         """Answer a row. `key` is its place in the portion."""
         place = int(key)
         fetched = self.fetched[place]
-        if image is not None:
+        if fetched.stored:
+            sink = self.sinks[place]
+            video = {"extents": sink.extents(), "size": sink.size, "sha256": sink.digest("sha256")}
+            self._answer(place, "done", "", ext=fetched.ext, **video)
+        elif image is not None:
             self._store(place, image, meta)
         elif meta["status"] == "failed_to_resize":
             failure = self.resizer.failure or Failure("resize", meta["error_message"])
@@ -180,21 +196,16 @@ class Work:
     def _store(self, key: int, image: bytes, meta: Mapping[str, Any]) -> None:
         names = ("original_width", "original_height", "exif")
         kept = {name: meta[name] for name in names if meta.get(name) is not None}
-        offset, written = self.end, 0
-        try:
-            while written < len(image):
-                written += os.pwrite(self.spool, memoryview(image)[written:], offset + written)
-        except OSError as error:
-            self.fail(f"the spool: {error}", error.errno)
-        self.end += len(image)
+        offset = self.spool.append(image)
         ext = self.fetched[key].ext if self.resizer.disable_all_reencoding else self.settings["encode_format"]
         self._answer(key, "done", "", ext=ext, offset=offset, size=len(image), meta=kept)
 
-    def _answer(self, key: int, code: str, detail: str, **image: Any) -> None:
+    def _answer(self, key: int, code: str, detail: str, **stored: Any) -> None:
         self.unanswered.discard(key)
+        self.sinks.pop(key, None)
         fetched = self.fetched.pop(key, None)
         self.send(
-            {"row": self.rows[key]["row"], "status": CODES[code][0], "code": code, "detail": _plain(detail), **image}
+            {"row": self.rows[key]["row"], "status": CODES[code][0], "code": code, "detail": _plain(detail), **stored}
             | {"fetch": fetched and {name: getattr(fetched, name) for name in _OF_FETCH}}
         )
 

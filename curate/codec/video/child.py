@@ -13,7 +13,7 @@ import av
 from PIL import Image
 
 from curate.codec import images, limited
-from curate.codec.video import exact
+from curate.codec.video import exact, subtitles
 from curate.codec.video import extract as copies
 from curate.codec.video import probe as header
 from curate.codec.video.limited import DONE, HEAD, REJECT
@@ -34,8 +34,10 @@ def answers(payload: bytes, source: Input) -> Iterator[bytes]:
         yield REJECT + limited.said_of(error)
 
 
-def probe(source: Input) -> Iterator[bytes]:
-    yield json.dumps(asdict(header.probe(source))).encode()
+def probe(source: Input, most: int, language: str | None) -> Iterator[bytes]:
+    found = asdict(header.probe(source))
+    text = subtitles.text(source, language, most) if most else None
+    yield from _parts(json.dumps([found, text], ensure_ascii=False).encode())
 
 
 def frames(source: Input, times_ms: list[int], side: int | None) -> Iterator[bytes]:

@@ -22,6 +22,11 @@ CONTAINERS = {
     "ogg": "ogg",
 }
 """Our name, also the value of the column `format` -> FFmpeg's name of the demuxer."""
+EXTENSION_OF = {
+    "mp4": "mp4", "matroska": "mkv", "avi": "avi", "mpegts": "ts", "mpegps": "mpg", "flv": "flv", "asf": "wmv",
+    "ogg": "ogv",
+}  # fmt: skip
+"""Usual extension of a container."""
 INDEXED = ("mp4", "matroska", "avi")
 """Containers with an index; in others, a seek lands anywhere."""
 CODECS = (

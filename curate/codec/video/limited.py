@@ -32,6 +32,7 @@ from curate.core.reader import Reader, as_reader
 MEMORY_BYTES = 4 << 30
 SECONDS = 120.0
 """From beginning to end, with reading. FFmpeg's own time is limited by curate.codec.video.source.Budget."""
+HEADER_BYTES = 1 << 16
 MAX_SIZE = 1 << 31
 """Bytes that a copied span may have."""
 REASONS = OF_VIDEOS | OF_CHILD
@@ -41,7 +42,7 @@ HEAD = struct.Struct("!qII?")
 """Before a frame's RGB: time in ms, width, height, whether it is damaged."""
 DONE, REJECT = b"+", b"-"
 """What each part of an answer begins with."""
-PROBE = TypeAdapter(Probe)
+FOUND: TypeAdapter[tuple[Probe, str | None]] = TypeAdapter(tuple[Probe, str | None])
 _warm = Warm(f"{CHILD}:ready")
 atexit.register(_warm.close)
 
@@ -80,13 +81,25 @@ def stream(
 
 def probe(source: bytes | Reader, seconds: float = SECONDS) -> Probe:
     """Properties from the header and the first frame."""
+    return inspect(source, 0, None, seconds)[0]
+
+
+def inspect(
+    source: bytes | Reader, most: int, language: str | None, seconds: float = SECONDS
+) -> tuple[Probe, str | None]:
+    """Properties, and at most `most` characters of a subtitle track: see curate.codec.video.subtitles."""
+    data = bytearray()
+    for part in stream(f"{CHILD}:probe", {"most": most, "language": language}, source, seconds):
+        data += part
+        if len(data) > HEADER_BYTES + 4 * most:
+            raise NO_SENSE
     try:
-        found = PROBE.validate_json(b"".join(stream(f"{CHILD}:probe", {}, source, seconds)), strict=True)
+        found, text = FOUND.validate_json(bytes(data), strict=True)
     except ValueError:
         raise NO_SENSE from None
-    if found.format not in CONTAINERS or min(found.width, found.height) <= 0:
+    if found.format not in CONTAINERS or min(found.width, found.height) <= 0 or len(text or "") > most:
         raise NO_SENSE
-    return found
+    return found, text
 
 
 def frames(

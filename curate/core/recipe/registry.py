@@ -32,6 +32,7 @@ OPS = {
     "duplicates.reference": "curate.duplicates.reference.reference:ReferenceSet",
     "duplicates.match": "curate.duplicates.reference.match:MatchReference",
     "duplicates.decontaminate": "curate.duplicates.reference.decontaminate:Decontaminate",
+    "video.inspect": "curate.video.inspect:Inspect",
     "video.look": "curate.video.look:Look",
     "video.divide": "curate.video.divide:Divide",
     "video.clips": "curate.video.divide:Clips",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,16 +11,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from curate.core.contracts import Batch, Map
+from curate.core.contracts import Added, Batch, Map
 from curate.text.clean.rules import DEFAULT, NAMES, UNSETTLED, Rule, clean, hint, rules_named, steps
-
-SCHEMA = pa.schema([pa.field("text", pa.string(), metadata={"of": "caption, cleaned"})])
+from curate.text.columns import plain_texts
 
 
 class Clean(Map):
     """Clean each caption by a table of rules (curate/text/clean/rules.py).
 
-    A counter per rule has the number of captions that the rule changed. `text` is null for a null caption, and if
+    A counter per rule has the number of captions that the rule changed. The result is null for a null caption, and if
     nothing remains; `text.filter` rejects such rows and texts that are too short. Unusable: caption_unsettled (nested
     so deeply that cleaning does not settle).
     """
@@ -37,6 +36,11 @@ class Clean(Map):
         (), description=f"Rules to apply in addition, such as {', '.join(sorted(set(NAMES) - set(DEFAULT)))}."
     )
 
+    column: Annotated[str, Added()] = Field("caption", description="Column of texts to clean.")
+    output: Annotated[str, Added()] = Field(
+        "text", pattern=r"^[a-z][a-z0-9_]*$", description="Name of the column of cleaned texts."
+    )
+
     @field_validator("rules", "without", "also")
     @classmethod
     def _known_rules(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -50,20 +54,20 @@ class Clean(Map):
         return rules_named({*self.rules, *self.also} - set(self.without))
 
     def reads(self) -> tuple[str, ...]:
-        return ("caption",)
+        return (self.column,)
 
     def schema(self) -> pa.Schema:
-        return SCHEMA
+        return pa.schema([pa.field(self.output, pa.string(), metadata={"of": f"{self.column}, cleaned"})])
 
     def steps(self, caption: str) -> list[tuple[str, str, str]]:
         """(rule, before, after) of each change that cleaning makes to the caption, in order."""
         return steps(caption, self.active())
 
     def process(self, batch: Batch) -> dict[str, Any]:
-        captions = batch.table.column("caption").combine_chunks().cast(pa.string())
+        captions = plain_texts(self.op, self.column, batch.table.column(self.column)).cast(pa.string())
         texts, unsettled = clean_column(captions, self.active(), batch.counters)
         batch.unusable(unsettled.tolist(), "caption_unsettled")
-        return {"text": pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)}
+        return {self.output: pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)}
 
 
 def clean_column(

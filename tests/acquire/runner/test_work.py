@@ -193,7 +193,7 @@ def test_a_full_disk(server: FaultServer) -> None:
     with Runner(settings(server)) as runner:
         list(runner.run(rows(server)[:1], 60))
         resource.prlimit(process(runner), resource.RLIMIT_FSIZE, (1 << 14, 1 << 14))
-        with pytest.raises(StorageError, match=r"File too large; expected room for the images of a portion"):
+        with pytest.raises(StorageError, match=r"File too large; expected room for what a portion fetches"):
             list(runner.run(rows(server), 60))
         assert images(runner, runner.run(rows(server), 60)) == list(IMAGES.values())
 

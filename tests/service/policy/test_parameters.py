@@ -38,7 +38,7 @@ LEADING = {
 
 ASKING = {"endpoint", "variants[].endpoint", "columns[]", "output"}
 PLAIN = {
-    "acquire.download": {"namespace", "contact", "disallowed_header_directives[]", "user_agent"},
+    "acquire.download": {"namespace", "media[]", "contact", "disallowed_header_directives[]", "user_agent"},
     "acquire.folder": {"namespace", "media[]", "extensions[]", "videos[]", "caption_field", "metadata_key"},
     "acquire.list": {"columns[]", "keep[]", "delimiter"},
     "acquire.parquet": {"namespace", "image", "caption", "id"},
@@ -81,12 +81,13 @@ PLAIN = {
     "select.metaclip": {"columns[]", "by"},
     "select.top": {"score"},
     "text.boilerplate": {"column"},
-    "text.clean": {"rules[]", "without[]", "also[]"},
+    "text.clean": {"column", "output", "rules[]", "without[]", "also[]"},
     "text.concepts": {"column", "nouns[]", "verbs[]"},
     "text.copies": {"column"},
     "video.clips": {"namespace"},
     "video.embed": {"column"},
     "video.frames": {"namespace"},
+    "video.inspect": {"language"},
     "video.windows": {"namespace"},
     "text.counts": {"columns[]", "by"},
     "text.duplicates": {"column"},
