@@ -32,6 +32,7 @@ MODULES = (
     "text.vocabulary",
     "select.frequency",
     "video.look",
+    "video.run",
     "video.motion",
     "video.cuts",
     "distill.reader",
