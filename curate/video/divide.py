@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from curate.codec.video.times import duration_of
 from curate.core.contracts import Batch, Child, Derive, Map, Sample
 from curate.video.clips import FATES, Range, Rules, divide, ledger, windows
-from curate.video.times import duration_of
 
 _CLIPS = "clips_ms"
 

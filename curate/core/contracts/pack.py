@@ -6,8 +6,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from curate.core.contracts.stage import Stage
 from curate.core.reader import Reader
+
+OF_VIDEOS = pa.schema(
+    [
+        pa.field("frames", pa.int16()),
+        pa.field("frame_offsets", pa.list_(pa.int32())),
+        pa.field("frame_sizes", pa.list_(pa.int32())),
+        pa.field("clip_offset", pa.int64()),
+        pa.field("clip_size", pa.int64()),
+        pa.field("duration_ms", pa.int64()),
+    ]
+)
+"""Columns of the index of a dataset whose pool may have videos; null for an image."""
+MEDIUM = "_medium"
+"""What `write` finds the name of a sample's medium under, if its pool may have others than images."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +39,8 @@ class Packed:
     height: int | None = None
     carried: dict[str, Any] = field(default_factory=dict)
     """Further columns of the index, with the same names for every sample."""
+    of_video: Mapping[str, Any] | None = None
+    """Values of OF_VIDEOS; None if the pool has no videos."""
 
 
 class Pack(Stage):
@@ -39,7 +57,8 @@ class Pack(Stage):
 
     def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
         """Write one sample into the tar; `add(member name, bytes or reader)` returns the offset of the member's bytes.
-        Raise Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns.
+        Raise Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns,
+        and MEDIUM.
         """
         raise NotImplementedError
 

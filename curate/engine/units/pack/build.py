@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.codec import media
 from curate.core.contracts import Pack
 from curate.core.errors import TargetError
 from curate.core.ledger import Entry
@@ -64,7 +65,9 @@ class PackStep(GlobalStep):
         assert isinstance(stage, Pack)
         existing = ctx.pipeline.fields(node.name)
         reads = [*stage.reads(), *(name for name in stage.text_columns() if name in existing)]
-        more = {"from": made_of_rows(ctx, ctx.pipeline.along(node.name))} | buried(ctx.outputs)
+        more: dict[str, Any] = {"from": made_of_rows(ctx, ctx.pipeline.along(node.name))} | buried(ctx.outputs)
+        if ctx.pipeline.media_upstream(node.name) != ("image",):
+            more["decoders"] = {name: media.of(name).version for name in ctx.pipeline.media_seen(node.name)}
         return rows_fingerprint(ctx.outputs, node, column_fingerprints(ctx.outputs, node, reads), **more)
 
     def prepare(self, ctx: Context) -> Built:
@@ -156,6 +159,7 @@ def _scatter(
             selection,
             {s.id: places[s.id] for s in some},
             ranges,
+            ctx.pipeline.media_upstream(node.name) != ("image",),
         )
         for found, name, some in tasks
     )
