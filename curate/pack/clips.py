@@ -52,22 +52,23 @@ class Clip:
         return "jpg" if places else "mp4", first, end - first, columns
 
 
-def clip_of(data: Reader, sha256: str | None, kept: Kept, count: int, side: int) -> Clip:
+def clip_of(data: Reader, duration_ms: int | None, sha256: str | None, kept: Kept, count: int, side: int) -> Clip:
     """`count` frames at the middles of equal parts of a video, fewer where one is shown at several of these times; or
-    all packets in an mp4, which the file itself may be. sha256: of the file, if known. Raises Undecodable, or Reject
-    with no_duration."""
+    all packets in an mp4, which the file itself may be. `duration_ms` and `sha256` are the file's, if known. Raises
+    Undecodable, or Reject with no_duration."""
     found = limited.probe(data)
-    if found.duration_ms is None:
+    duration_ms = duration_ms or found.duration_ms
+    if duration_ms is None:
         raise Reject("no_duration", "the header has no duration")
     mp4 = None
     if kept != "frames":
-        whole = {"start_ms": 0, "stop_ms": found.duration_ms}
+        whole = {"start_ms": 0, "stop_ms": duration_ms}
         mp4 = data if found.format == "mp4" else limited.extract(data, whole)
     facts: dict[str, Any] = {name: getattr(found, name) for name in ("width", "height", "format")}
     source = dict(facts)
     frames, jpegs = list[limited.Shown](), list[bytes]()
     if kept != "clip":
-        for frame in limited.frames(mp4 or data, times_ms(found.duration_ms, count), side):
+        for frame in limited.frames(mp4 or data, times_ms(duration_ms, count), side):
             if not frames or frame.ms != frames[-1].ms:
                 frames.append(frame)
     if frames:
@@ -77,7 +78,7 @@ def clip_of(data: Reader, sha256: str | None, kept: Kept, count: int, side: int)
         facts |= {"frames_ms": [frame.ms for frame in frames], "damaged": sum(frame.corrupt for frame in frames)}
     elif mp4 is not None:
         facts["sha256"] = sha256 if mp4 is data else mp4.sha256()
-    facts |= {"media": "video", "duration_ms": found.duration_ms, "fps": found.fps, "has_audio": found.has_audio}
+    facts |= {"media": "video", "duration_ms": duration_ms, "fps": found.fps, "has_audio": found.has_audio}
     return Clip(jpegs, mp4, facts, source)
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import SNIFF_BYTES, sniff
+from curate.codec.images import probe
 from curate.core.contracts import MEDIUM, OF_VIDEOS, Added, Pack, Packed
 from curate.core.errors import CurateError, did_you_mean
 from curate.core.nouns.pools import EDGES, EXTRACTED, POOL_SCHEMA
@@ -160,7 +161,9 @@ class PackWebDataset(Pack):
         digest: str | None = sha256
         if sha256.startswith((EDGES, EXTRACTED)):  # the first are too large to be read for that alone
             digest = data.sha256() if sha256.startswith(EXTRACTED) or self.video == "clip" else None
-        clip = clip_of(data, digest, self.video, self.frames, self.short_side)
+        duration = row.get("duration_ms")
+        known = duration if isinstance(duration, int) else None
+        clip = clip_of(data, known, digest, self.video, self.frames, self.short_side)
         return {**row, **clip.source, "sha256": digest}, clip
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
@@ -174,11 +177,14 @@ class PackWebDataset(Pack):
         return value if value is None else str(value)
 
     def _image(self, row: Mapping[str, Any], data: Reader) -> tuple[Reader, str, dict[str, Any]]:
-        """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized."""
+        """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized, or
+        is none in a pool that may have videos."""
         if self.image == "resized":
             made, new_width, new_height = resize(data.bytes(), self.max_side, self.format, self.quality)
             sha256 = hashlib.sha256(made).hexdigest()
             return Reader(made), EXTENSIONS[self.format], facts_of(new_width, new_height, self.format, sha256)
+        if MEDIUM in row and row.get("format") is None:
+            probe(data)  # bytes of no medium count as an image
         format = row.get("format") or sniff(data.read_at(0, SNIFF_BYTES))
         size = row.get("width"), row.get("height")
         width, height = size_of(data) if None in size else size

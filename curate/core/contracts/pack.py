@@ -23,7 +23,8 @@ OF_VIDEOS = pa.schema(
 )
 """Columns of the index of a dataset whose pool may have videos; null for an image."""
 MEDIUM = "_medium"
-"""What `write` finds the name of a sample's medium under, if its pool may have others than images."""
+"""Name under which `write` finds a sample's medium, null for images, if its pool may have others; beside it there is
+`duration_ms`."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ VIDEO = video("mp4 h264")
 READS: dict[str, Callable[[Any], Any]] = {
     "probe": limited.probe,
     "frames": lambda data: list(limited.frames(data, [0, 700])),
-    "extract": lambda data: limited.extract(data, {"start_ms": 500, "stop_ms": 900}),
+    "extract": lambda data: limited.extract(data, {"start_ms": 500, "stop_ms": 900}).bytes(),
     "thumbnail": lambda data: limited.thumbnail(data, 48),
 }
 

@@ -93,7 +93,7 @@ def _read(task: PackScatterTask, shard: Shard) -> tuple[pa.Table, pa.Table, Shar
     """The selection's lines of a shard with copies, and the columns of each line's row."""
     made = {name for ref in task.rows.columns for name in ref.names}
     extra = [name for name in task.stage.text_columns() if name in made]
-    media = ("media",) if task.mixed else ()
+    media = ("media", "duration_ms") if task.mixed else ()
     names = tuple(dict.fromkeys((*IMAGE_COLUMNS, *media, *task.stage.reads(), *extra)))
     columns = ["item", "copies", "row"]
     lines = read_selected(task.storage, task.selection, task.places.get(shard.id), columns)
