@@ -21,12 +21,14 @@ from curate.core.nouns.pools import EDGES, EXTRACTED, POOL_SCHEMA
 from curate.core.reader import Reader
 from curate.kernels.meta import META, field_at, fields_of
 from curate.pack.clips import MOST_FRAMES, Clip, Kept, clip_of
+from curate.pack.groups import By, group_of, groups
 from curate.pack.images import EXTENSIONS, Format, extension_of, facts_of, resize, size_of
 
 INDEX_COLUMNS = frozenset(
     "shard row name key item copy ext offset size text_offset text_size width height".split()  # noqa: SIM905
 )
 """Columns that every index has; a carried column needs a different name."""
+GROUP = "group"
 WIDS_KIND = "wids-shard-index-v1"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
@@ -80,6 +82,11 @@ class PackWebDataset(Pack):
     short_side: Annotated[int, Added()] = Field(
         256, ge=1, description="shorter side of the frames in pixels; smaller videos are not enlarged"
     )
+    group_by: Annotated[list[By], Added()] = Field(
+        default_factory=list,
+        description="[aspect], [duration] or both: the samples of a tar are of one group, which the index has as "
+        "`group`, such as 16x9-5to10s; the tars are in order of groups, so training must draw from many",
+    )
     carry: dict[str, str] | list[str] = Field(
         default_factory=list,
         description="further columns of the index and fields of the JSON: a list of columns, or name -> column or "
@@ -95,7 +102,8 @@ class PackWebDataset(Pack):
 
     @model_validator(mode="after")
     def _free_names(self) -> PackWebDataset:
-        taken = sorted(INDEX_COLUMNS & self._sources().keys())
+        own = INDEX_COLUMNS | {GROUP} if self.group_by else INDEX_COLUMNS
+        taken = sorted(own & self._sources().keys())
         if taken:
             raise ValueError(f"carry: the index already has a column {taken[0]!r}; carry it under another name")
         if self.texts is not None and self._sources().get(TEXTS, self.texts) != self.texts:
@@ -112,6 +120,12 @@ class PackWebDataset(Pack):
                 f"carry: the index of a dataset with videos already has a column {taken[0]!r}; carry it under another "
                 "name"
             )
+
+    def groups(self) -> tuple[str, ...]:
+        return groups(self.group_by)
+
+    def group_of(self, row: Mapping[str, Any]) -> int:
+        return group_of(self.group_by, row)
 
     def _sources(self) -> dict[str, str]:
         return carry_mapping(self.carry)
@@ -134,6 +148,7 @@ class PackWebDataset(Pack):
         return column, kind
 
     def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
+        given = row
         stem, medium = f"{row['key']}-{row['item']}-{row['copy']}", row.get(MEDIUM)
         text, of_video = self._text(row), None if MEDIUM not in row else dict.fromkeys(OF_VIDEOS.names)
         if medium == "video":
@@ -150,6 +165,8 @@ class PackWebDataset(Pack):
             text_bytes = text.encode()
             text_offset = add(f"{stem}.txt", text_bytes)
         carried = carried_values(row, self._sources())
+        if self.group_by:
+            carried[GROUP] = self.groups()[self.group_of(given)]
         texts = {} if self.texts is None else _kinds(row, self.texts, "texts")
         add(f"{stem}.json", describe(row, image, carried, texts))
         place = ext, offset, size, text_offset, len(text_bytes)

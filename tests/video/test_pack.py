@@ -22,6 +22,7 @@ from curate.core.recipe.load import load
 from curate.core.recipe.registry import resolve
 from curate.engine.run import Result, run
 from curate.engine.state import Options
+from curate.pack.webdataset import PackWebDataset
 from tests.codec.video.make_videos import number_of, video
 from tests.engine import workspaces
 from tests.engine.deaths import deaths
@@ -167,6 +168,21 @@ def test_a_tar_cut_within_the_frames_of_a_clip(folder: Path, workspace: Path, tm
     data = made.storage.read(made.tars[row["shard"]])
     *_, last = members(io.BytesIO(data[: row["offset"] + row["frame_offsets"][4] + 9]))
     assert (last.name, last.reject) == (f"{row['name']}.04.jpg", "truncated_tar")
+
+
+def test_the_samples_of_a_tar_are_of_one_group(folder: Path, workspace: Path, tmp_path: Path) -> None:
+    plain = Dataset(ran(workspace, tmp_path, recipe(folder, windows=True)), "windows")
+    made = Dataset(ran(workspace, tmp_path, recipe(folder, windows=True, group_by=["aspect", "duration"])), "windows")
+    assert made.rows.keys() == plain.rows.keys()
+    by_tar: dict[int, list[str]] = {}
+    for row in made.index.to_pylist():
+        by_tar.setdefault(row["shard"], []).append(row["group"])
+    assert [groups[0] for groups in by_tar.values()] == ["2x3-0to2s", *["3x2-0to2s"] * 4]
+    assert all(len(set(groups)) == 1 for groups in by_tar.values()) and len(made.tars) == len(by_tar)
+    for name, row in made.rows.items():
+        assert made.frames(row) == plain.frames(plain.rows[name])
+    with pytest.raises(CurateError, match="carry: the index already has a column 'group'"):
+        PackWebDataset(name="d", group_by=["aspect"], carry=["group"])
 
 
 def test_columns_of_videos_are_carried_under_other_names(folder: Path, workspace: Path, tmp_path: Path) -> None:

@@ -56,6 +56,14 @@ class Pack(Stage):
         first that exists must have a value per item."""
         return ()
 
+    def groups(self) -> tuple[str, ...]:
+        """Names of groups of samples, in order; a tar has samples of one group. Empty: samples are not grouped."""
+        return ()
+
+    def group_of(self, row: Mapping[str, Any]) -> int:
+        """Place in `groups` of a row with the columns that `write` gets."""
+        raise NotImplementedError
+
     def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
         """Write one sample into the tar; `add(member name, bytes or reader)` returns the offset of the member's bytes.
         Raise Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns,

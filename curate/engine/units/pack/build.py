@@ -113,8 +113,8 @@ class PackStep(GlobalStep):
             copies, rows = int(sizes.sum()), sum(file.note["rows"] for file in ranked)
             if not copies:
                 raise TargetError(f"no row that {chosen!r} selects reaches it; loosen the filters between them")
-            count = -(-copies // stage.shard_rows)
-            edges = np.arange(count + 1) * copies // max(1, count)
+            edges = _edges(sizes.reshape(max(1, len(stage.groups())), -1).sum(axis=1), stage.shard_rows)
+            count = len(edges) - 1
             order = _order(ctx, node, ranked, sizes, edges, common, there)
             missing = [i for i in range(count) if f"parts/{i:06d}.parquet" not in there]
             shards = (ShardTask(*common, i, _pieces_of(order, i)) for i in missing)
@@ -140,11 +140,12 @@ def _scatter(
     ctx: Context, node: Node, selection: str, copies: int, common: Common, there: dict[str, int]
 ) -> list[ShuffleFile]:
     """Copies of the pool's shards by range of rank, a file for each stretch of the shards with copies."""
-    rows, places = ctx.outputs.rows(node), selection_places(ctx.storage.url, selection)
+    stage, rows, places = node.stage, ctx.outputs.rows(node), selection_places(ctx.storage.url, selection)
+    assert isinstance(stage, Pack)
     shards = [shard for shard in ctx.outputs.pool(node).shards if shard.id in places and places[shard.id].copies]
     ranges = shuffle.buckets_for(copies, RANGE_ROWS)
-    tasks = []
-    for i, (first, stop) in enumerate(shuffle.stretches([places[s.id].copies for s in shards], ranges)):
+    tasks, buckets = [], ranges * max(1, len(stage.groups()))
+    for i, (first, stop) in enumerate(shuffle.stretches([places[s.id].copies for s in shards], buckets)):
         some = tuple(shards[first:stop])
         name = shuffle.stretch_name(i, [s.id for s in some], ranges, shuffle.HELD_BYTES)
         tasks.append((f"work/ranks/{name}" in there, name, some))
@@ -164,6 +165,16 @@ def _scatter(
         for found, name, some in tasks
     )
     return ctx.tasks.must(pack_scatter, payloads, node.stage, node.name)
+
+
+def _edges(copies: NDArray[np.int64], shard_rows: int) -> NDArray[np.int64]:
+    """First row of each output shard, and the end of the last, for the copies of each group."""
+    edges, start = [0], 0
+    for number in copies.tolist():
+        count = -(-number // shard_rows)
+        edges += [start + i * number // count for i in range(1, count + 1)]
+        start += number
+    return np.array(edges, np.int64)
 
 
 def _order(

@@ -68,6 +68,7 @@ class PackScatterTask(PackTask):
     places: dict[str, Lines]
     """Shard -> its lines of the selection."""
     ranges: int
+    """Of each group."""
     mixed: bool
     """Whether the pool may have other media than images."""
 
@@ -84,9 +85,15 @@ def pack_scatter(task: PackScatterTask) -> ShuffleFile:
             with beat.working(task.name):
                 table, rank = _copies(task, lines, facts, shard)
                 note["rows"] += lines.num_rows
-                yield table, (rank >> np.uint64(44)).astype(np.int64) * task.ranges >> 20
+                range_of = (rank >> np.uint64(44)).astype(np.int64) * task.ranges >> 20
+                yield table, range_of + task.ranges * _groups(task.stage, table)
 
-    return shuffle.write(task.storage, path, parts(), task.ranges, note)
+    return shuffle.write(task.storage, path, parts(), task.ranges * max(1, len(task.stage.groups())), note)
+
+
+def _groups(stage: Pack, table: pa.Table) -> NDArray[np.int64]:
+    found = map(stage.group_of, table.to_pylist()) if stage.groups() else [0] * table.num_rows
+    return np.fromiter(found, np.int64, table.num_rows)
 
 
 def _read(task: PackScatterTask, shard: Shard) -> tuple[pa.Table, pa.Table, Shard]:
