@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 
 from curate.codec.tars import members
 from curate.codec.video import limited
@@ -181,7 +182,7 @@ def test_the_samples_of_a_tar_are_of_one_group(folder: Path, workspace: Path, tm
     assert all(len(set(groups)) == 1 for groups in by_tar.values()) and len(made.tars) == len(by_tar)
     for name, row in made.rows.items():
         assert made.frames(row) == plain.frames(plain.rows[name])
-    with pytest.raises(CurateError, match="carry: the index already has a column 'group'"):
+    with pytest.raises(ValidationError, match="carry: the index already has a column 'group'"):
         PackWebDataset(name="d", group_by=["aspect"], carry=["group"])
 
 
