@@ -143,6 +143,16 @@ def test_virtual_clips_are_cut_out_when_they_are_packed(folder: Path, workspace:
     assert len(parts) == 3
 
 
+def test_clips_that_cannot_be_copied_are_unusable_for_all_stages(folder: Path, workspace: Path, tmp_path: Path) -> None:
+    made = recipe(folder, windows=True)
+    del made["stages"]["all"], made["stages"]["dataset"]
+    made["stages"]["embed"] = {"op": "video.embed", "from": "windows", "frames": 1}
+    made["stages"]["frames"] = {"op": "video.frames", "from": "windows", "namespace": "frames", "frames": 1}
+    ledger = ran(workspace, tmp_path, made).ledger
+    assert ledger["embed"].unusable == ledger["frames"].unusable == Counter(not_copyable=3)
+    assert not ledger["embed"].error and not ledger["frames"].error
+
+
 @pytest.mark.parametrize("lost", ["gone", "changed"])
 def test_a_clip_whose_video_is_lost_ends_the_run_in_a_line(
     lost: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
