@@ -4,21 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
-from curate.acquire.folder import AcquireFolder
 from curate.core.nouns.pools import read_shards
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.run import Result
 from tests.codec.make_images import encoded, gradient
 from tests.codec.video.make_videos import turned, video
-
-
-class Folder(AcquireFolder):
-    op: ClassVar[str] = "tests.folder"
-    media: ClassVar[tuple[str, ...]] = ("image", "video")
 
 
 def files() -> dict[str, bytes]:
@@ -48,8 +42,8 @@ def written(folder: Path) -> Path:
 def recipe(folder: Path, windows: bool = False, in_place: bool = False, **pack: Any) -> dict[str, Any]:
     stages: dict[str, dict[str, Any]] = {
         "pool": {
-            "op": f"{__name__}:Folder", "path": str(folder), "namespace": "mixed", "shard_rows": 5,
-            "in_place": in_place, "extensions": sorted({name.rpartition(".")[2] for name in files()} - {"txt"}),
+            "op": "acquire.folder", "path": str(folder), "media": ["image", "video"], "namespace": "mixed",
+            "shard_rows": 5, "in_place": in_place,
         },
     }  # fmt: skip
     if windows:

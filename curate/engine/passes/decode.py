@@ -148,7 +148,7 @@ class Decoder:
             try:
                 sees = trait(member.stage, "sees")
                 if sees not in samples:
-                    samples[sees] = Sample(content, media.sniffed(content, sees).open)
+                    samples[sees] = Sample(content, media.opener(content, sees))
                 values[member.name] = member.stage.prepare(samples[sees])
             except LostError as gone:
                 values[member.name] = PrepareError(gone.reason, str(gone))
