@@ -195,7 +195,7 @@ class PackWebDataset(Pack):
 
     def _image(self, row: Mapping[str, Any], data: Reader) -> tuple[Reader, str, dict[str, Any]]:
         """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized, or
-        is none in a pool that may have videos."""
+        is not one in a pool that may have videos."""
         if self.image == "resized":
             made, new_width, new_height = resize(data.bytes(), self.max_side, self.format, self.quality)
             sha256 = hashlib.sha256(made).hexdigest()

@@ -16,7 +16,7 @@ from tests.codec.video.make_videos import turned, video
 
 
 def files() -> dict[str, bytes]:
-    """Two and a half seconds, but for `few` and `text`."""
+    """Videos of 2.4 seconds, except `few`, and a text that is named like one."""
     film = video("mp4 h264")
     return {
         "film.mp4": film,

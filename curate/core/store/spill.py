@@ -7,6 +7,7 @@ import errno
 import io
 import os
 import tempfile
+import weakref
 from typing import IO, Any, BinaryIO, Self
 
 import numpy as np
@@ -55,6 +56,7 @@ class Spilled(Reader):
 
     def __init__(self, data: builtins.bytes = b"") -> None:
         self._file, self.size = unnamed(), 0
+        weakref.finalize(self, self._file.close)
         self.append(data)
 
     def append(self, data: builtins.bytes) -> None:

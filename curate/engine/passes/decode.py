@@ -131,7 +131,7 @@ class Decoder:
 
     def _prepare(self, row: int, data: Reader | Reject) -> Prepared:
         lost_file: Exception | None = None
-        if isinstance(data, Reject):  # only what cannot be extracted is so for good
+        if isinstance(data, Reject):  # what cannot be extracted stays so
             lost_file = data if isinstance(data, Undecodable) else PrepareError(data.reason, str(data))
         content = Reader(b"") if isinstance(data, Reject) else data
         samples: dict[tuple[str, ...], Sample] = {}

@@ -74,6 +74,16 @@ def test_the_medium() -> None:
     assert set(medium.reasons) >= {"decoder_died", "truncated", "not_copyable"}
 
 
+def test_a_large_copy_is_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    span = {"start_ms": 0, "stop_ms": 2000}
+    held = limited.extract(VIDEO, span)
+    monkeypatch.setattr(limited, "HELD_BYTES", 100)
+    copy = limited.extract(VIDEO, span)
+    assert type(copy) is not type(held) and copy.size == held.size > 100
+    assert copy.bytes() == b"".join(copy.blocks()) == copy.open().read() == held.bytes()
+    assert copy.read_at(copy.size - 3, 9) == held.bytes()[-3:] and limited.probe(copy) == limited.probe(held)
+
+
 @pytest.mark.parametrize("read", READS)
 def test_hostile_files_give_an_answer_or_a_reason(read: str) -> None:
     kinds = list(KINDS)

@@ -91,7 +91,7 @@ class PackStep(GlobalStep):
             return {"members": "dataset not complete"}
         table = read_index(run.storage, base, filters=pc.field("key") == about.key)
         files = [name for name in sorted(run.storage.list(base)) if name.endswith(".tar")]
-        places = [f"{files[r['shard']]}: {r['name']}.{r['ext']} at byte {r['offset']:,}" for r in table.to_pylist()]
+        places = [f"{files[r['shard']]}: {_member(r)} at byte {r['offset']:,}" for r in table.to_pylist()]
         return {"members": places or "none", "dataset": run.storage.url_of(base)}
 
     def build(self, ctx: Context, built: Built) -> None:
@@ -165,6 +165,12 @@ def _scatter(
         for found, name, some in tasks
     )
     return ctx.tasks.must(pack_scatter, payloads, node.stage, node.name)
+
+
+def _member(line: dict[str, Any]) -> str:
+    """The members of a line of the index that a reader begins with."""
+    frames = len(line.get("frame_sizes") or ())
+    return f"{frames} frames of {line['name']}" if frames else f"{line['name']}.{line['ext']}"
 
 
 def _edges(copies: NDArray[np.int64], shard_rows: int) -> NDArray[np.int64]:

@@ -68,7 +68,7 @@ class PackScatterTask(PackTask):
     places: dict[str, Lines]
     """Shard -> its lines of the selection."""
     ranges: int
-    """Of each group."""
+    """Number of ranges per group."""
     mixed: bool
     """Whether the pool may have other media than images."""
 
