@@ -9,7 +9,7 @@ from typing import Any
 from curate.codec import formats, frames, images
 from curate.codec.frames import Frame
 from curate.codec.video import containers, limited
-from curate.core.errors import InputError, Undecodable, did_you_mean
+from curate.core.errors import InputError, Reject, Undecodable, did_you_mean
 from curate.core.reader import Reader, as_reader
 
 Encoded = bytes | Reader
@@ -36,8 +36,8 @@ class Medium:
     curate.codec.video.limited decodes what is asked for."""
     frames: Callable[[Encoded, Sequence[float]], Iterator[Frame]]
     """The frame that is shown at each of the times (seconds, ascending)."""
-    extract: Callable[[Encoded, Sequence[dict[str, Any]]], Iterator[bytes]]
-    """The bytes of the parts with these spans (ascending, at least one), the same each time."""
+    extract: Callable[[Encoded, Sequence[dict[str, Any]]], Iterator[Encoded | Reject]]
+    """The bytes of the parts with these spans (ascending, at least one), the same each time; or why one has none."""
     thumbnail: Callable[[Encoded, int], bytes]
     """A WebP, given the maximum of its longer side in pixels."""
 

@@ -14,7 +14,7 @@ from curate.core.contracts import Batch, Child, Derive, Map, Sample
 from curate.core.errors import Reject
 from curate.video.clips import FATES, Range, Rules, divide, ledger, windows
 
-_CLIPS = "clips_ms"
+_CLIPS, _SIZE = "clips_ms", ("width", "height")
 
 
 class Divide(Map):
@@ -86,8 +86,9 @@ class _Spans(Derive):
         raise NotImplementedError
 
     def children(self, sample: Sample) -> Iterator[Child]:
+        size = [sample.row.get(name) for name in _SIZE]
         for start, stop in self.ranges(sample):
-            known = _Known("mp4", stop - start, self.child_kind)
+            known = _Known("mp4", stop - start, self.child_kind, *size)
             yield Child({"start_ms": start, "stop_ms": stop}, None, "mp4", {}, known)
 
 
@@ -101,7 +102,7 @@ class Clips(_Spans):
     child_kind: ClassVar[str] = "clip"
 
     def reads(self) -> tuple[str, ...]:
-        return (_CLIPS,)
+        return (_CLIPS, *_SIZE)
 
     def ranges(self, sample: Sample) -> list[Range]:
         """Raises ValueError unless they are ascending and do not overlap; the column may be another stage's."""
@@ -127,7 +128,7 @@ class Windows(_Spans):
     max_seconds: float = Field(10.0, ge=0.1, le=86_400, description="Greatest duration of a window.")
 
     def reads(self) -> tuple[str, ...]:
-        return ("duration_ms",)
+        return ("duration_ms", *_SIZE)
 
     def ranges(self, sample: Sample) -> list[Range]:
         if not sample.row["duration_ms"]:
@@ -142,6 +143,8 @@ class _Known:
     format: str
     duration_ms: int
     kind: str
+    width: int | None
+    height: int | None
 
 
 def _ranges(flat: list[int]) -> list[Range]:

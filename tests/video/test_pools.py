@@ -200,7 +200,7 @@ def test_videos_in_a_tar_on_an_object_store_are_read_by_ranges(
     assert rows(large)["a"]["caption"] == "a film"
 
 
-def test_datasets_have_the_bytes_of_videos_and_reports_show_them(tmp_path: Path) -> None:
+def test_datasets_have_frames_of_videos_and_reports_show_them(tmp_path: Path) -> None:
     write(tmp_path / "files", {name: FILES[name] for name in ("a.mp4", "b.png")})
     stages = {
         "all": ("select.all", "pool", {}),
@@ -212,7 +212,7 @@ def test_datasets_have_the_bytes_of_videos_and_reports_show_them(tmp_path: Path)
     assert open_storage(result.outputs["report"]).read("index.html").count(b"data:image/webp") >= 2
     dataset = Path(result.outputs["dataset"])
     index = {row["ext"]: row for row in pq.read_table(dataset / "index.parquet").to_pylist()}
-    assert set(index) == {"mp4", "png"} and index["mp4"]["width"] == 96
+    assert set(index) == {"jpg", "png"} and index["jpg"]["width"] == 96 and index["jpg"]["frames"] == 8
     [tar] = dataset.glob("*.tar")
-    assert tar.read_bytes()[index["mp4"]["offset"] :].startswith(FILM) and index["mp4"]["size"] == len(FILM)
-    assert dict(result.ledger["small"].rejected) == {"not_an_image": 1}
+    assert tar.read_bytes()[index["png"]["offset"] :].startswith(IMAGE) and index["png"]["size"] == len(IMAGE)
+    assert result.ledger["small"].after == 2

@@ -16,7 +16,7 @@ from curate.codec import media
 from curate.codec.members import COLUMNS, member_columns, read_members
 from curate.codec.tars import TarWriter
 from curate.core.contracts import Child, Derive, Sample, media_of, trait
-from curate.core.errors import AlreadyExistsError, CurateError, Reject
+from curate.core.errors import AlreadyExistsError, CurateError, Reject, Undecodable
 from curate.core.hashing import canonical, digest, make_child_key
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
@@ -157,6 +157,8 @@ class _Children:
                 self._fail(row, ERROR, ERROR_UPSTREAM)
             elif data is None:
                 self._fail(row, UNUSABLE, "no_data")
+            elif isinstance(data, Undecodable):  # it cannot be extracted, also at another time
+                self._fail(row, UNUSABLE, data.reason)
             elif isinstance(data, Reject):
                 self._fail(row, ERROR, data.reason, str(data))
             else:
