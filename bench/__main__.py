@@ -32,6 +32,7 @@ MODULES = (
     "text.vocabulary",
     "select.frequency",
     "distill.reader",
+    "video.reading",
     "distill.index",
     "distill.packing",
     "distill.moe",

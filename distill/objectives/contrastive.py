@@ -1,5 +1,5 @@
 """Contrastive training: images against their texts over the global batch, by softmax (CLIP) or sigmoid (SigLIP); frames
-of clips against each other, as the two views of SLIP (Mu et al. 2022)."""
+of clips against each other, as two views of an image (Mu et al. 2022)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Contrastive(Objective):
     smoothing: Share = 0.0
     """Label smoothing of softmax."""
     frame_pairs: Annotated[Weight, Added()] = 0.0
-    """Weight of the same loss between two frames of each clip, drawn anew in each epoch: they are a positive pair, and
+    """Weight of the same loss between two frames of each clip, drawn again in each epoch: they are a positive pair, and
     frames of other clips are negatives."""
 
     @model_validator(mode="after")

@@ -52,8 +52,8 @@ class PatchedImage:
     patches: NDArray[np.uint8]
     """(frames * rows * columns, patch * patch * 3), frame by frame."""
     prepared: dict[str, Any] = field(default_factory=dict)
-    """Inputs of the teachers that have no features of this image yet, by teacher; of a clip, a list with one for each
-    frame."""
+    """Inputs of the teachers that have no features of this image yet, by teacher; for a clip, a list with one for
+    each frame."""
     text: str | None = None
     """The text drawn for it; None if its source names no texts, or if the sample has none of them."""
     second_text: str | None = None

@@ -60,7 +60,7 @@ def test_frames_are_spread_evenly(stored, frames):
     folder=st.sampled_from(["", "a/b.c/", "d" * 120 + "/", "é" * 60 + "/"]),
 )
 def test_a_span_has_the_files_in_the_order_of_their_numbers(files, pax, width, folder):
-    """Of any tar: with extended headers (a float as time), long names, and numbers in any width."""
+    """Also with extended headers (a float as time), long names, and numbers in any width."""
     stream = io.BytesIO()
     order = sorted(range(len(files)), key=lambda number: f"{number:0{width}d}")  # 1, 10, 11, 2: as names are sorted
     with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT if pax else tarfile.GNU_FORMAT) as tar:
