@@ -1,17 +1,19 @@
-"""`acquire.folder`: any folder of images, with captions from sidecars or from Hugging Face's metadata files."""
+"""`acquire.folder`: any folder of images or videos, with captions from sidecars or Hugging Face's metadata files."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from curate.acquire import fields
+from curate.acquire.kinds import ONLY_IMAGES, VIDEO_EXTENSIONS, Extensions, Media, check_used
 from curate.acquire.metadata import METADATA_NAMES, NAME, Row, is_metadata, joined, load_metadata
 from curate.codec import files, listing
 from curate.codec.formats import RASTER_EXTENSIONS
@@ -27,9 +29,9 @@ REASONS = {
     **listing.REASONS,
     **fields.REASONS,
     "missing_file": "named in a metadata file, but missing or hidden",
-    "other_extension": "named in a metadata file, but its extension is not in `extensions`",
+    "other_extension": "named in a metadata file, but its extension is not in `extensions` or `videos`",
     "unsafe_path": "named in a metadata file, but outside the folder",
-    "too_large": "more bytes than `max_bytes`",
+    "too_large": "more bytes than `max_bytes`, or a video's than `max_video_bytes`",
 }
 """Every reason that this source gives, with its meaning."""
 
@@ -46,7 +48,7 @@ class Folder:
 
 
 class AcquireFolder(Source):
-    """Import any folder of images, recursively; or several.
+    """Import any folder of images or videos, recursively; or several.
 
     A sample is a file. Its source id is its path relative to `path`, and samples are sorted by this path. In a list of
     folders, the first has these source ids, and so the keys that it has alone; those of another begin with its name.
@@ -66,9 +68,16 @@ class AcquireFolder(Source):
         min_length=1,
         description="the folder, a local path or a URL such as s3://bucket/photos; or a list of folders",
     )
-    shard_rows: int = Field(1000, ge=1, description="samples per shard")
-    extensions: tuple[str, ...] = Field(
+    media: Media = Field(ONLY_IMAGES, description="what the samples are: image, video, or both")
+    shard_rows: int = Field(1000, ge=1, description="most samples per shard")
+    shard_bytes: Annotated[int | None, Added()] = Field(
+        None, ge=1, description="most bytes of files per shard, but for a single larger one; default: no limit"
+    )
+    extensions: Extensions = Field(
         RASTER_EXTENSIONS, description="file name extensions of images, without the dot; case does not matter"
+    )
+    videos: Annotated[Extensions, Added()] = Field(
+        VIDEO_EXTENSIONS, description="file name extensions of videos; used if `media` has them"
     )
     caption_field: str | None = Field(
         None, description="field of the metadata that holds the caption; default: caption, text, title, alt …"
@@ -88,6 +97,7 @@ class AcquireFolder(Source):
         description="column of `metadata` that names an image: the end of its path, with or without the extension",
     )
     max_bytes: int = Field(256 << 20, ge=1, description="larger files are rejected as too_large, unread; bytes")
+    max_video_bytes: Annotated[int, Added()] = Field(2 << 30, ge=1, description="the same for videos; bytes")
     in_place: Annotated[bool, Runtime()] = Field(
         False, description="read the files where they are in every stage, instead of copying them once"
     )
@@ -96,11 +106,6 @@ class AcquireFolder(Source):
         description="what identifies a file in place: auto: its SHA-256, but above 64 MiB its size, time or ETag, and "
         "first and last MiB; full: always its SHA-256, read at each use",
     )
-
-    @field_validator("extensions")
-    @classmethod
-    def _bare(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted({value.lower().lstrip(".") for value in values}))
 
     @field_validator("label")
     @classmethod
@@ -115,6 +120,12 @@ class AcquireFolder(Source):
         if path is not None and extension(path) not in {extension(name) for name in METADATA_NAMES}:
             raise ValueError("expected a file that ends in .csv, .jsonl or .parquet")
         return path
+
+    @model_validator(mode="after")
+    def _of_these_media(self) -> Self:
+        of_each = {"extensions": "image", "max_bytes": "image", "videos": "video", "max_video_bytes": "video"}
+        check_used(self, self.media, of_each)
+        return self
 
     def plan(self) -> list[Portion]:
         listed = [(folder, self._listed(folder.root)) for folder in self._folders()]
@@ -161,9 +172,11 @@ class AcquireFolder(Source):
         rows = load_metadata(root, [file for file in found if is_metadata(file.path) and not file.reject])
         samples = self._samples(found, rows)
         if not samples:
-            wanted = ", ".join(self.extensions[:6]) + (" …" if len(self.extensions) > 6 else "")
+            known = (*(self.extensions if "image" in self.media else ()), *self._videos)
+            wanted = ", ".join(known[:6]) + (" …" if len(known) > 6 else "")
+            kinds = " or ".join(f"{medium}s" for medium in self.media)
             raise InputError(
-                f"{self._place}: no images in {root.root!r} ({len(found)} other files); looked for {wanted}, also in "
+                f"{self._place}: no {kinds} in {root.root!r} ({len(found)} other files); looked for {wanted}, also in "
                 "subfolders; hidden files are skipped"
             )
         return samples
@@ -172,11 +185,23 @@ class AcquireFolder(Source):
         more: dict[str, Any] = {"in_place": True} if self.in_place else {}
         if folder.source:
             more |= {"source": folder.source, "prefix": folder.prefix}
-        for start in range(0, len(samples), self.shard_rows):
-            part = samples[start : start + self.shard_rows]
+        for part in self._parts(samples):
             size = 0 if self.in_place else sum(file.get("size", 0) for file in part)
             unread = tuple(folder.prefix + file["path"] for file in part if file.pop("folder", False))
             yield Portion({"files": part, **more}, len(part), size, unread=unread)
+
+    def _parts(self, samples: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+        """The samples of each shard."""
+        limit = math.inf if self.shard_bytes is None else self.shard_bytes
+        start, held = 0, 0
+        for place, sample in enumerate(samples):
+            size = 0 if "reject" in sample else sample["size"]
+            if place > start and (place - start == self.shard_rows or held + size > limit):
+                yield samples[start:place]
+                start, held = place, 0
+            held += size
+        if start < len(samples):
+            yield samples[start:]
 
     def tar(self, portion: Portion) -> str | None:
         if not self.in_place:
@@ -191,22 +216,28 @@ class AcquireFolder(Source):
     def _samples(self, found: list[FileInfo], rows: dict[str, Row]) -> list[dict[str, Any]]:
         """Content of all portions, by path: a file with its sidecars and its metadata row."""
         by_path = {file.path: file for file in found}
-        images = {file.path: file for file in found if self._is_image(file)}
-        samples = {path: self._content(file, by_path, rows.get(path)) for path, file in images.items()}
+        wanted = {file.path: file for file in found if self._is_sample(file)}
+        samples = {path: self._content(file, by_path, rows.get(path)) for path, file in wanted.items()}
         for path, row in rows.items():
             if path not in samples:
                 samples[path] = _absent(path, row, exists=path in by_path)
         return [samples[path] for path in sorted(samples)]
 
-    def _is_image(self, file: FileInfo) -> bool:
-        return file.folder or extension(file.path) in self.extensions
+    @property
+    def _videos(self) -> tuple[str, ...]:
+        return self.videos if "video" in self.media else ()
+
+    def _is_sample(self, file: FileInfo) -> bool:
+        found = extension(file.path)
+        return file.folder or found in self._videos or (found in self.extensions and "image" in self.media)
 
     def _content(self, file: FileInfo, by_path: dict[str, FileInfo], row: Row | None) -> dict[str, Any]:
         content: dict[str, Any] = {"path": file.path, "size": file.size, "stamp": file.stamp}
         stem = posixpath.splitext(file.path)[0]
         beside = {kind: by_path.get(f"{stem}.{kind}") for kind in ("txt", "json") if not file.folder}
         sidecars = {kind: found for kind, found in beside.items() if found is not None and found is not file}
-        reject = file.reject or ("too_large" if file.size > self.max_bytes else _sidecar_reject(sidecars.values()))
+        most = self.max_video_bytes if extension(file.path) in self._videos else self.max_bytes
+        reject = file.reject or ("too_large" if file.size > most else _sidecar_reject(sidecars.values()))
         if reject:
             content["reject"] = reject
         if file.folder:

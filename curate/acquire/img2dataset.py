@@ -20,10 +20,14 @@ TAR_ERRORS = ("truncated_tar", "corrupt_tar")
 REQUIRED = {"url", "key", "status"}
 REASONS = {
     "download_failed": "the URL could not be downloaded; `error_message` in meta says why",
-    "resize_failed": "img2dataset could not decode or resize what it downloaded",
+    "resize_failed": "img2dataset could not decode or resize what it downloaded; or video2dataset, subsample",
     "missing_member": "the table has status success, but the tar has no such member",
 }
-_STATUS = {"failed_to_download": "download_failed", "failed_to_resize": "resize_failed"}
+_STATUS = {
+    "failed_to_download": "download_failed",
+    "failed_to_resize": "resize_failed",
+    "failed_to_subsample": "resize_failed",  # video2dataset's
+}
 
 
 def reason_of(status: Any) -> str | None:

@@ -7,18 +7,19 @@ import json
 import posixpath
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import IO, Annotated, Any, ClassVar, Literal
+from typing import IO, Annotated, Any, ClassVar, Literal, Self
 
 from pyarrow.parquet import ParquetFile
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
 from curate.acquire import fields, img2dataset
+from curate.acquire.kinds import ONLY_IMAGES, VIDEO_EXTENSIONS, Extensions, Media, check_used
 from curate.codec.formats import RASTER_EXTENSIONS
-from curate.codec.groups import TEXT_SUFFIXES, MemberGroup, group_members, pick_image
+from curate.codec.groups import TEXT_SUFFIXES, MemberGroup, group_members, pick_member
 from curate.codec.listing import FileInfo, open_file
 from curate.codec.patterns import THREADS, NoFilesError, find_files, root_of
 from curate.codec.tars import MEMBER_REASONS, Member, members
-from curate.core.contracts import Incoming, Location, Portion, Runtime, Source
+from curate.core.contracts import Added, Incoming, Location, Portion, Runtime, Source
 from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
@@ -31,6 +32,7 @@ REASONS = {
     **img2dataset.REASONS,
     "unreadable": "the tar, or a folder of tars, exists but cannot be read",
     "no_image": "no member of the sample has one of the `images` extensions",
+    "no_member": "no member of the sample has one of the `videos` extensions, or of `images` if `media` has both",
 }
 """Every reason that this source gives, with its meaning."""
 
@@ -41,7 +43,8 @@ class AcquireWebDataset(Source):
     A tar is a shard. A sample is a sequence of members with the same stem. Its source id is the stem, or `tar/stem`
     with `key_from: shard_and_name`. Captions come from `.txt` or a caption field of `.json`; the other fields go into
     `meta`. With `layout: img2dataset` (detected if `00000.parquet` is next to `00000.tar`) a sample is a row of that
-    table, failed downloads included, and its source id is URL and caption.
+    table, failed downloads included, and its source id is URL and caption. Tars of videos have the same form, those of
+    video2dataset among them.
     """
 
     op: ClassVar[str] = "acquire.webdataset"
@@ -54,7 +57,13 @@ class AcquireWebDataset(Source):
     layout: Literal["auto", "webdataset", "img2dataset"] = Field(
         "auto", description="img2dataset reads the parquet next to each tar; auto does so if it exists"
     )
-    images: tuple[str, ...] = Field(RASTER_EXTENSIONS, description="extensions of members that are images")
+    media: Media = Field(ONLY_IMAGES, description="what the samples are: image, video, or both")
+    images: Extensions = Field(RASTER_EXTENSIONS, description="extensions of members that are images")
+    videos: Annotated[Extensions, Added()] = Field(
+        VIDEO_EXTENSIONS,
+        description="extensions of members that are videos; used if `media` has them, and a sample's video before an "
+        "image beside it",
+    )
     key_from: Literal["name", "shard_and_name"] = Field(
         "name", description="source id: the member's stem, or `tar/stem` if stems repeat from tar to tar"
     )
@@ -62,10 +71,10 @@ class AcquireWebDataset(Source):
         None, description="field of the .json or table that holds the caption; default: caption, text, title, alt …"
     )
 
-    @field_validator("images")
-    @classmethod
-    def _bare(cls, values: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(sorted({value.lower().lstrip(".") for value in values}))
+    @model_validator(mode="after")
+    def _of_these_media(self) -> Self:
+        check_used(self, self.media, {"images": "image", "videos": "video"})
+        return self
 
     # --- planning ---
 
@@ -155,18 +164,18 @@ class AcquireWebDataset(Source):
             yield self._sample(group, tar, _reader(file))
 
     def _row(self, row: dict[str, Any], group: MemberGroup) -> Incoming:
-        """A row of img2dataset's table, with its image if it has one."""
+        """A row of img2dataset's table, with its image or video if it has one."""
         url = str(row.pop("url"))
         caption, meta = fields.split_caption(row, self.caption_field)
         sample = Incoming(img2dataset.source_id(url, caption), group.stem, caption=caption, url=url)
         sample.meta = {name: value for name, value in meta.items() if value is not None}
-        return self._place_image(sample, group)
+        return self._place_member(sample, group)
 
     def _sample(self, group: MemberGroup, tar: str, read: Callable[[Member], bytes]) -> Incoming:
         if not group.stem:
             return Incoming(tar, reject=group.reject, meta={"detail": group.detail})
         name = group.stem if self.key_from == "name" else f"{tar.removesuffix('.tar')}/{group.stem}"
-        sample = self._place_image(Incoming(name, group.stem), group)
+        sample = self._place_member(Incoming(name, group.stem), group)
         if group.reject is None:
             try:
                 self._describe(sample, group, read)
@@ -174,11 +183,13 @@ class AcquireWebDataset(Source):
                 sample.reject = sample.reject or reject.reason
         return sample
 
-    def _place_image(self, sample: Incoming, group: MemberGroup) -> Incoming:
-        image = pick_image(group, self.images)
-        sample.reject = group.reject or (None if image else "no_image")
-        if sample.reject is None and image:
-            sample.ext, member = image
+    def _place_member(self, sample: Incoming, group: MemberGroup) -> Incoming:
+        wanted = {"video": self.videos, "image": self.images}
+        picked = (pick_member(group, extensions) for medium, extensions in wanted.items() if medium in self.media)
+        found = next(filter(None, picked), None)
+        sample.reject = group.reject or (None if found else "no_member" if "video" in self.media else "no_image")
+        if sample.reject is None and found:
+            sample.ext, member = found
             sample.offset, sample.size = member.offset, member.size
         elif group.detail:
             sample.meta["detail"] = group.detail

@@ -68,8 +68,8 @@ def group_members(members: Iterable[Member]) -> Iterator[MemberGroup]:
         yield current
 
 
-def pick_image(group: MemberGroup, extensions: Collection[str]) -> tuple[str, Member] | None:
-    """(extension, member) of the image: the first member whose suffix is one of the extensions, otherwise the first
+def pick_member(group: MemberGroup, extensions: Collection[str]) -> tuple[str, Member] | None:
+    """(extension, member) of the sample: the first member whose suffix is one of the extensions, otherwise the first
     whose suffix ends in one (`left.png`)."""
     for suffix, member in group.members.items():
         if suffix in extensions:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from curate.codec import formats, frames, images
 from curate.codec.frames import Frame
 from curate.codec.video import containers, limited
-from curate.core.errors import InputError, did_you_mean
+from curate.core.errors import InputError, Reject, Undecodable, did_you_mean
 from curate.core.reader import Reader, as_reader
 
 Encoded = bytes | Reader
@@ -25,6 +25,8 @@ class Medium:
     """Increases when the same bytes decode to other pixels; what stages saw of the medium is then recomputed."""
     reasons: Mapping[str, str]
     """Reject reasons, with their meaning."""
+    foreign: str
+    """The reason for a sample of another medium."""
     sniff: Callable[[bytes], str | None]
     """The format, from the first bytes; None if they are of another medium."""
     probe: Callable[[Encoded], Any]
@@ -34,8 +36,8 @@ class Medium:
     curate.codec.video.limited decodes what is asked for."""
     frames: Callable[[Encoded, Sequence[float]], Iterator[Frame]]
     """The frame that is shown at each of the times (seconds, ascending)."""
-    extract: Callable[[Encoded, Sequence[dict[str, Any]]], Iterator[bytes]]
-    """The bytes of the parts with these spans (ascending, at least one), the same each time."""
+    extract: Callable[[Encoded, Sequence[dict[str, Any]]], Iterator[Encoded | Reject]]
+    """The bytes of the parts with these spans (ascending, at least one), the same each time; or why one has none."""
     thumbnail: Callable[[Encoded, int], bytes]
     """A WebP, given the maximum of its longer side in pixels."""
 
@@ -52,6 +54,7 @@ MEDIA = {
             name="image",
             version=1,
             reasons=frames.REASONS,
+            foreign="not_an_image",
             sniff=formats.sniff,
             probe=images.probe,
             open=_whole(images.decode),
@@ -63,6 +66,7 @@ MEDIA = {
             name="video",
             version=1,
             reasons=limited.REASONS,
+            foreign="not_a_video",
             sniff=containers.sniff,
             probe=limited.probe,
             open=lambda encoded, max_pixels=None: as_reader(encoded),
@@ -85,5 +89,18 @@ def of(name: str) -> Medium:
 
 def sniffed(encoded: Encoded, among: Sequence[str]) -> Medium:
     """The first of these media that knows the format; if none does, the first."""
-    known, head = [of(name) for name in among], as_reader(encoded).read_at(0, formats.SNIFF_BYTES)
-    return next((medium for medium in known if medium.sniff(head)), known[0])
+    return _sniffed(as_reader(encoded).read_at(0, formats.SNIFF_BYTES), among) or of(among[0])
+
+
+def _sniffed(head: bytes, among: Iterable[str]) -> Medium | None:
+    return next((medium for medium in map(of, among) if medium.sniff(head)), None)
+
+
+def opener(encoded: Encoded, among: Sequence[str]) -> Callable[..., Any]:
+    """What opens a sample for a stage that sees these media. Raises Undecodable if it is of another medium, of which
+    nothing but the first bytes is read: a film would not fit into memory as an image does."""
+    head = as_reader(encoded).read_at(0, formats.SNIFF_BYTES)
+    medium, other = _sniffed(head, among), _sniffed(head, MEDIA)
+    if medium is None and other is not None:
+        raise Undecodable(of(among[0]).foreign, f"it is of the medium {other.name}")
+    return (medium or of(among[0])).open

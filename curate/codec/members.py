@@ -18,7 +18,7 @@ from curate.codec.readers import MEMORY_BYTES, FileReader, identity
 from curate.codec.tars import read_spans
 from curate.core.errors import Reject, StorageError
 from curate.core.nouns.pools import EDGES, Shard, in_folder, in_place, is_virtual, read_pool
-from curate.core.reader import LostError, Reader
+from curate.core.reader import LostError, Reader, as_reader
 from curate.core.store.storage import Storage, open_storage
 
 COLUMNS = ("offset", "size")
@@ -61,7 +61,7 @@ def _extract(storage: Storage, above: Shard, rows: list[tuple[int, str]]) -> Ite
                 raise parent
             for data in media.of(kind or media.DEFAULT.name).extract(parent, spans):
                 made += 1
-                yield Reader(data)
+                yield data if isinstance(data, Reject) else as_reader(data)
         except Reject as reject:
             lost = reject
         for _ in spans[made:]:

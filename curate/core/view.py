@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from curate.core.contracts.stage import Artifact
 from curate.core.nouns.manifest import Manifest
+from curate.core.reader import Reader
 from curate.core.spend import RunSpend
 
 
@@ -55,8 +56,9 @@ class View(Protocol):
         """`count` (rows available) and `quota` (copies requested) of each unit of the selection upstream, if any."""
         ...
 
-    def images(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Encoded images by key, without those that have no bytes. Meant for hundreds, not for millions."""
+    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader]]:
+        """Keys and encoded images or videos, without those that have no bytes, one after the other. Meant for hundreds,
+        not for millions."""
         ...
 
     def dataset(self) -> dict[str, Any] | None:

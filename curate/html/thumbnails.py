@@ -1,20 +1,18 @@
-"""Encoded images -> small WebP images, or the reason why there is none. Threads decode, in bounded memory."""
+"""Images and videos -> small WebP images, or the reason why there is none. Threads decode, in bounded memory."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 
 from curate.codec import media
 from curate.codec.formats import webp_size
-from curate.core.errors import Undecodable
+from curate.core.errors import Reject
+from curate.core.reader import LostError, Reader
 from curate.core.view import View
-
-CHUNK = 128
-"""Images whose encoded bytes are in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +29,13 @@ class Thumbnail:
 MISSING = Thumbnail(reason="no bytes", detail="The pool has no image for this row: its download or import failed.")
 
 
-def thumbnail(data: bytes, pixels: int) -> Thumbnail:
+def thumbnail(data: bytes | Reader, pixels: int) -> Thumbnail:
     """At most `pixels` on the longer side; never enlarged."""
     try:
-        small = media.DEFAULT.thumbnail(data, pixels)
-    except Undecodable as error:
+        small = media.sniffed(data, tuple(media.MEDIA)).thumbnail(data, pixels)
+    except LostError:
+        return MISSING
+    except Reject as error:
         return Thumbnail(reason=error.reason.replace("_", " "), detail=_separated(error.detail))
     return Thumbnail(small, *webp_size(small))
 
@@ -46,18 +46,13 @@ def _separated(text: str) -> str:
 
 
 def thumbnails(view: View, keys: Iterable[str], pixels: int, threads: int) -> dict[str, Thumbnail]:
-    """A thumbnail per key; images without bytes get MISSING."""
-    found: dict[str, Thumbnail] = {}
+    """A thumbnail per key; samples without bytes get MISSING."""
+    found = dict.fromkeys(keys, MISSING)
+    waiting: deque[tuple[str, Future[Thumbnail]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
-        for chunk in _chunks(dict.fromkeys(keys), CHUNK):
-            images = view.images(chunk)
-            present = [key for key in chunk if key in images]
-            small = pool.map(lambda data: thumbnail(data, pixels), [images[key] for key in present])
-            found |= dict.fromkeys(chunk, MISSING) | dict(zip(present, small, strict=True))
-    return found
-
-
-def _chunks(keys: Iterable[str], size: int) -> Iterator[list[str]]:
-    rest = iter(keys)
-    while chunk := list(islice(rest, size)):
-        yield chunk
+        for key, data in view.images(list(found)):
+            waiting.append((key, pool.submit(thumbnail, data, pixels)))
+            if len(waiting) > 2 * threads:  # whose bytes are in memory
+                done, small = waiting.popleft()
+                found[done] = small.result()
+    return found | {key: small.result() for key, small in waiting}

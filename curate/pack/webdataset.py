@@ -1,9 +1,8 @@
-"""`pack.webdataset`: writes the dataset for training. A sample is an image, its text and a JSON description."""
+"""`pack.webdataset`: writes the dataset for training: images or clips, each with its text and a JSON description."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
@@ -11,44 +10,43 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from PIL import Image
+import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import SNIFF_BYTES, sniff
-from curate.codec.images import decode, probe
-from curate.core.contracts import Added, Pack, Packed
-from curate.core.errors import CurateError, Undecodable, did_you_mean
-from curate.core.nouns.pools import EDGES, EXTRACTED
+from curate.codec.images import probe
+from curate.core.contracts import MEDIUM, OF_VIDEOS, Added, Pack, Packed
+from curate.core.errors import CurateError, did_you_mean
+from curate.core.nouns.pools import EDGES, EXTRACTED, POOL_SCHEMA
 from curate.core.reader import Reader
 from curate.kernels.meta import META, field_at, fields_of
+from curate.pack.clips import MOST_FRAMES, Clip, Kept, clip_of
+from curate.pack.groups import By, group_of, groups
+from curate.pack.images import EXTENSIONS, Format, extension_of, facts_of, resize, size_of
 
-Format = Literal["webp", "jpeg", "png"]
 INDEX_COLUMNS = frozenset(
     "shard row name key item copy ext offset size text_offset text_size width height".split()  # noqa: SIM905
 )
 """Columns that every index has; a carried column needs a different name."""
+GROUP = "group"
 WIDS_KIND = "wids-shard-index-v1"
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
-_EXTENSION = re.compile(r"[a-z0-9]{1,8}")
-_USUAL_EXTENSIONS = {
-    "jpeg": ("jpg", "jpeg", "jpe", "jfif"),
-    "tiff": ("tif", "tiff"),
-    "jpeg2000": ("jp2", "j2k", "jpx", "j2c"),
-}
 
 
 class PackWebDataset(Pack):
     """Write the selected samples as WebDataset tars, globally shuffled, with `sizes.json` and a wids index.
 
     The members of a sample are `{key}-{item}-{copy}` with the image's extension, `.txt` (if there is a text) and
-    `.json`. `texts` adds the texts of `caption.mix` to the JSON, by kind. `carry` adds columns to the index: a list of
-    columns (`carry: [duplicate_set, cluster_1]`), or a mapping from new names to columns or fields of `meta`
-    (`carry: {label: meta.category, duplicate_set: duplicate_set}`).
+    `.json`. In place of the image, a video has frames (`.00.jpg` …, or `.jpg` with `frames: 1`), an `.mp4`, or both; it
+    is rejected as no_duration or with the codec's reasons. `texts` adds the texts of `caption.mix` to the JSON, by
+    kind. `carry` adds columns to the index: a list of columns (`carry: [duplicate_set, cluster_1]`), or a mapping from
+    new names to columns or fields of `meta` (`carry: {label: meta.category, duplicate_set: duplicate_set}`).
     """
 
     op: ClassVar[str] = "pack.webdataset"
     version: ClassVar[int] = 2
+    sees: ClassVar[tuple[str, ...]] = ("image", "video")
 
     name: str = Field(description="name of the dataset: at most 200 letters, digits, - and _")
     shard_rows: int = Field(1000, ge=1, description="approximate number of samples per tar")
@@ -70,6 +68,25 @@ class PackWebDataset(Pack):
         None,
         description="column of `caption.mix`: all its texts are written into the JSON, without those that are null",
     )
+    video: Annotated[Kept, Added()] = Field(
+        "frames",
+        description="frames: of a video, JPEGs of some frames; clip: an mp4 of its packets, which are copied with the "
+        "first sound track, and never encoded again: what an mp4 cannot hold is rejected; both: the frames and the mp4",
+    )
+    frames: Annotated[int, Added()] = Field(
+        8,
+        ge=1,
+        le=MOST_FRAMES,
+        description="frames of a video, at the middles of as many equal parts of it; a shorter video has fewer",
+    )
+    short_side: Annotated[int, Added()] = Field(
+        256, ge=1, description="shorter side of the frames in pixels; smaller videos are not enlarged"
+    )
+    group_by: Annotated[list[By], Added()] = Field(
+        default_factory=list,
+        description="[aspect], [duration] or both: the samples of a tar are of one group, which the index has as "
+        "`group`, such as 16x9-5to10s; the tars are in order of groups, so training must draw from many",
+    )
     carry: dict[str, str] | list[str] = Field(
         default_factory=list,
         description="further columns of the index and fields of the JSON: a list of columns, or name -> column or "
@@ -85,12 +102,30 @@ class PackWebDataset(Pack):
 
     @model_validator(mode="after")
     def _free_names(self) -> PackWebDataset:
-        taken = sorted(INDEX_COLUMNS & self._sources().keys())
+        own = INDEX_COLUMNS | {GROUP} if self.group_by else INDEX_COLUMNS
+        taken = sorted(own & self._sources().keys())
         if taken:
             raise ValueError(f"carry: the index already has a column {taken[0]!r}; carry it under another name")
         if self.texts is not None and self._sources().get(TEXTS, self.texts) != self.texts:
             raise ValueError(f"carry: the JSON already has a field {TEXTS!r}; carry the column under another name")
         return self
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Columns of videos are in the index only if the pool may have some: then it has the column `media`, which
+        otherwise may be a user's."""
+        of_pool = "media" in columns.names and columns.field("media").equals(POOL_SCHEMA.field("media"), True)
+        taken = [name for name in OF_VIDEOS.names if name in self._sources()]
+        if of_pool and taken:
+            raise CurateError(
+                f"carry: the index of a dataset with videos already has a column {taken[0]!r}; carry it under another "
+                "name"
+            )
+
+    def groups(self) -> tuple[str, ...]:
+        return groups(self.group_by)
+
+    def group_of(self, row: Mapping[str, Any]) -> int:
+        return group_of(self.group_by, row)
 
     def _sources(self) -> dict[str, str]:
         return carry_mapping(self.carry)
@@ -113,21 +148,40 @@ class PackWebDataset(Pack):
         return column, kind
 
     def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
-        if str(row.get("sha256")).startswith((EDGES, EXTRACTED)):
-            row = {**row, "sha256": data.sha256()}
-        stem = f"{row['key']}-{row['item']}-{row['copy']}"
-        member, ext, image = self._image(row, data)
-        offset = add(f"{stem}.{ext}", member)
-        text = self._text(row)
+        given = row
+        stem, medium = f"{row['key']}-{row['item']}-{row['copy']}", row.get(MEDIUM)
+        text, of_video = self._text(row), None if MEDIUM not in row else dict.fromkeys(OF_VIDEOS.names)
+        if medium == "video":
+            row, clip = self._clip(row, data)
+            image = clip.facts
+            ext, offset, size, of_video = clip.add(stem, self.frames == 1, add)
+        else:
+            if str(row.get("sha256")).startswith((EDGES, EXTRACTED)):
+                row = {**row, "sha256": data.sha256()}
+            member, ext, image = self._image(row, data)
+            offset, size = add(f"{stem}.{ext}", member), member.size
         text_offset, text_bytes = -1, b""
         if text is not None:
             text_bytes = text.encode()
             text_offset = add(f"{stem}.txt", text_bytes)
         carried = carried_values(row, self._sources())
+        if self.group_by:
+            carried[GROUP] = self.groups()[self.group_of(given)]
         texts = {} if self.texts is None else _kinds(row, self.texts, "texts")
         add(f"{stem}.json", describe(row, image, carried, texts))
-        size = image["width"], image["height"]
-        return Packed(ext, offset, member.size, text_offset, len(text_bytes), *size, carried)
+        place = ext, offset, size, text_offset, len(text_bytes)
+        return Packed(*place, image["width"], image["height"], carried, of_video)
+
+    def _clip(self, row: Mapping[str, Any], data: Reader) -> tuple[Mapping[str, Any], Clip]:
+        """The row with what is known of the whole video, and what is packed of it."""
+        sha256 = str(row["sha256"])
+        digest: str | None = sha256
+        if sha256.startswith((EDGES, EXTRACTED)):  # the first are too large to be read for that alone
+            digest = data.sha256() if sha256.startswith(EXTRACTED) or self.video == "clip" else None
+        duration = row.get("duration_ms")
+        known = duration if isinstance(duration, int) else None
+        clip = clip_of(data, known, digest, self.video, self.frames, self.short_side)
+        return {**row, **clip.source, "sha256": digest}, clip
 
     def _text(self, row: Mapping[str, Any]) -> str | None:
         column, kind = self._text_source
@@ -140,16 +194,19 @@ class PackWebDataset(Pack):
         return value if value is None else str(value)
 
     def _image(self, row: Mapping[str, Any], data: Reader) -> tuple[Reader, str, dict[str, Any]]:
-        """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized."""
+        """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized, or
+        is not one in a pool that may have videos."""
         if self.image == "resized":
             made, new_width, new_height = resize(data.bytes(), self.max_side, self.format, self.quality)
             sha256 = hashlib.sha256(made).hexdigest()
-            return Reader(made), EXTENSIONS[self.format], _facts(new_width, new_height, self.format, sha256)
+            return Reader(made), EXTENSIONS[self.format], facts_of(new_width, new_height, self.format, sha256)
+        if MEDIUM in row and row.get("format") is None:
+            probe(data)  # bytes of no medium count as an image
         format = row.get("format") or sniff(data.read_at(0, SNIFF_BYTES))
         size = row.get("width"), row.get("height")
-        width, height = _size(data) if None in size else size
-        facts = _facts(width, height, format, row.get("sha256") or data.sha256())
-        return data, _extension(str(row.get("ext") or ""), format), facts
+        width, height = size_of(data) if None in size else size
+        facts = facts_of(width, height, format, row.get("sha256") or data.sha256())
+        return data, extension_of(str(row.get("ext") or ""), format), facts
 
     def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
         """`sizes.json` (tar -> samples) and `index.json`, for wids, with URLs relative to the index."""
@@ -178,27 +235,6 @@ def _kind(row: Mapping[str, Any], column: str, kind: str) -> str | None:
             + did_you_mean(kind, texts, f"it has {', '.join(texts)}")
         )
     return texts.get(kind)
-
-
-def _extension(given: str, format: str | None) -> str:
-    """The source's extension if it is usual for the format, else the format's usual one: readers rely on it."""
-    usual = _USUAL_EXTENSIONS.get(format, (format,)) if format else ()
-    ext = given.lower()
-    if _EXTENSION.fullmatch(ext) and (not usual or ext in usual):
-        return ext
-    return usual[0] if usual else "bin"
-
-
-def _facts(width: int | None, height: int | None, format: str | None, sha256: str) -> dict[str, Any]:
-    return {"width": width, "height": height, "format": format, "sha256": sha256}
-
-
-def _size(data: Reader) -> tuple[int | None, int | None]:
-    try:
-        found = probe(data)
-    except Undecodable:
-        return None, None
-    return found.width, found.height
 
 
 def _json(value: Any) -> bytes:
@@ -262,42 +298,3 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, datetime | date):
         return value.isoformat()
     return None if isinstance(value, bytes) else value
-
-
-EXTENSIONS: dict[Format, str] = {"webp": "webp", "jpeg": "jpg", "png": "png"}
-
-
-def fitted_size(width: int, height: int, max_side: int) -> tuple[int, int]:
-    """Size with the longer side at most `max_side`, no side below 1 and the aspect ratio kept; never enlarged."""
-    longer = max(width, height)
-    if longer <= max_side:
-        return width, height
-    return max(1, round(width * max_side / longer)), max(1, round(height * max_side / longer))
-
-
-def resize(data: bytes, max_side: int, format: Format, quality: int) -> tuple[bytes, int, int]:
-    """(bytes, width, height) of the resized image. Raises Undecodable.
-
-    An image that already fits keeps its bytes if they are plain: in this format, upright, 8-bit grey or RGB, one frame.
-    Others are converted to RGB and resized with a Lanczos filter.
-    """
-    found = probe(data)
-    size = fitted_size(found.width, found.height, max_side)
-    plain = found.mode in ("RGB", "L") and found.frames == 1 and found.orientation == 1 and not found.alpha
-    if plain and found.format == format and size == (found.width, found.height):
-        return data, *size
-    image = decode(data)
-    if image.size != size:
-        image = image.resize(size, Image.Resampling.LANCZOS)
-    return encode(image, format, quality), *size
-
-
-def encode(image: Image.Image, format: Format, quality: int) -> bytes:
-    options: dict[str, Any] = {
-        "webp": {"quality": quality, "method": 4},
-        "jpeg": {"quality": quality, "subsampling": 0 if quality >= 90 else 2, "optimize": True},
-        "png": {"compress_level": 6},
-    }[format]
-    sink = io.BytesIO()
-    image.save(sink, format=format, **options)
-    return sink.getvalue()

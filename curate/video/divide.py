@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from curate.codec.video.times import duration_of
 from curate.core.contracts import Batch, Child, Derive, Map, Sample
 from curate.video.clips import FATES, Range, Rules, divide, ledger, windows
-from curate.video.times import duration_of
 
-_CLIPS = "clips_ms"
+_CLIPS, _SIZE = "clips_ms", ("width", "height")
 
 
 class Divide(Map):
@@ -84,9 +84,13 @@ class _Spans(Derive):
     def ranges(self, sample: Sample) -> list[Range]:
         raise NotImplementedError
 
+    def reads(self) -> tuple[str, ...]:
+        return _SIZE
+
     def children(self, sample: Sample) -> Iterator[Child]:
+        size = [sample.row.get(name) for name in _SIZE]
         for start, stop in self.ranges(sample):
-            yield Child({"start_ms": start, "stop_ms": stop}, None, "mp4", {}, _Known("mp4", stop - start))
+            yield Child({"start_ms": start, "stop_ms": stop}, None, "mp4", {}, _Known("mp4", stop - start, *size))
 
 
 class Clips(_Spans):
@@ -99,7 +103,7 @@ class Clips(_Spans):
     child_kind: ClassVar[str] = "clip"
 
     def reads(self) -> tuple[str, ...]:
-        return (_CLIPS,)
+        return (_CLIPS, *_SIZE)
 
     def ranges(self, sample: Sample) -> list[Range]:
         return _ranges(sample.row[_CLIPS] or [])
@@ -126,6 +130,8 @@ class _Known:
 
     format: str
     duration_ms: int
+    width: int | None
+    height: int | None
 
 
 def _ranges(flat: list[int]) -> list[Range]:

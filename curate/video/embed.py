@@ -11,10 +11,10 @@ from PIL import Image
 from pydantic import Field
 
 from curate.codec.video.limited import frames
+from curate.codec.video.times import duration_of, times_ms
 from curate.core.contracts import Batch, Sample
 from curate.core.vectors import has_direction
 from curate.encoders.images import ImageVectors, embedding_columns
-from curate.video.times import duration_of, times_ms
 
 
 class Embed(ImageVectors):

@@ -10,8 +10,8 @@ from PIL import Image
 from pydantic import Field
 
 from curate.codec.video.limited import frames
+from curate.codec.video.times import duration_of, times_ms
 from curate.core.contracts import Child, Derive, Sample
-from curate.video.times import duration_of, times_ms
 
 
 class Frames(Derive):

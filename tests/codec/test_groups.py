@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from curate.codec.groups import MemberGroup, group_members, pick_image, split_name
+from curate.codec.groups import MemberGroup, group_members, pick_member, split_name
 from curate.codec.tars import Member, TarWriter, members
 
 
@@ -96,6 +96,6 @@ def test_a_rejected_member_rejects_only_its_sample() -> None:
 )
 def test_a_plain_suffix_is_preferred_for_the_image(suffixes: list[str], expected: str | None) -> None:
     one = MemberGroup("1", {suffix: Member(f"1.{suffix}", i, 1) for i, suffix in enumerate(suffixes)})
-    found = pick_image(one, ("jpg", "png"))
+    found = pick_member(one, ("jpg", "png"))
     assert (found and found[1].name) == (expected and f"1.{expected}")
     assert found is None or found[0] == expected.rpartition(".")[2]

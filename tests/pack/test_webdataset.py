@@ -21,7 +21,8 @@ from curate.core.contracts import Packed
 from curate.core.errors import CurateError, Undecodable
 from curate.core.hashing import make_key
 from curate.core.reader import Reader, as_reader
-from curate.pack.webdataset import PackWebDataset, fitted_size, resize
+from curate.pack.images import fitted_size, resize
+from curate.pack.webdataset import PackWebDataset
 from tests.codec.make_images import encoded, gradient, noise
 
 

@@ -20,6 +20,7 @@ from curate.core.contracts import Artifact
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
+from curate.core.reader import Reader
 from curate.core.spend import RunSpend
 from curate.select.frequency import SelectFrequency
 from curate.select.items import SelectItems
@@ -98,9 +99,9 @@ class MemoryView:
     def quotas(self) -> pa.Table | None:
         return self.filled
 
-    def images(self, keys: Sequence[str]) -> dict[str, bytes]:
+    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader]]:
         self.requested.extend(keys)
-        return {key: self.encoded[key] for key in keys if key in self.encoded}
+        return ((key, Reader(self.encoded[key])) for key in keys if key in self.encoded)
 
     def dataset(self) -> dict[str, Any] | None:
         return self.packed

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tests.codec.video.make_videos import ordinary_priority
+
 Frame = NDArray[np.uint8]
 Kind = Literal["static", "pan", "zoom", "shake"]
 
@@ -104,6 +106,7 @@ def luma(frame: Frame) -> Frame:
     return np.asarray(Image.fromarray(frame).convert("L"))
 
 
+@ordinary_priority()
 def encoded(
     frames: Sequence[Frame],
     codec: str = "mpeg4",

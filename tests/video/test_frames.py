@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from curate.codec.images import decode
 from curate.codec.video import limited
+from curate.codec.video.times import times_ms
 from curate.core.contracts import Child, Sample
 from curate.core.errors import Undecodable
 from curate.video.frames import Frames
-from curate.video.times import times_ms
 from tests.codec.video.make_videos import number_of, video
 
 

@@ -91,7 +91,7 @@ def sniff(data: bytes) -> str | None:
         if data.startswith(magic):
             return name
     if data[4:8] == b"ftyp":
-        return None if data[8:12] in _IMAGES or _iso_brands(data) & {b"avif", b"avis"} else "mp4"
+        return None if _iso_brands(data) & _IMAGES else "mp4"
     if data[4:8] in _BOXES:
         return "mp4"
     if data[:4] == b"RIFF" and data[8:12] == b"AVI ":

@@ -26,14 +26,17 @@ from curate.codec.limited import NO_SENSE, OF_CHILD, answered, rejected
 from curate.codec.video.containers import CONTAINERS, MAX_PIXELS, Probe
 from curate.codec.video.containers import REASONS as OF_VIDEOS
 from curate.core.child import Limits, Warm
-from curate.core.errors import Reject
+from curate.core.errors import Reject, Undecodable
 from curate.core.reader import Reader, as_reader
+from curate.core.store.spill import Spilled
 
 MEMORY_BYTES = 4 << 30
 SECONDS = 120.0
 """From beginning to end, with reading. FFmpeg's own time is limited by curate.codec.video.source.Budget."""
 MAX_SIZE = 1 << 31
 """Bytes that a copied span may have."""
+HELD_BYTES = 32 << 20
+"""Bytes of it that are kept in memory."""
 REASONS = OF_VIDEOS | OF_CHILD
 
 CHILD = "curate.codec.video.child"
@@ -127,19 +130,29 @@ def shown(source: bytes | Reader, times: Sequence[float], seconds: float = SECON
         yield Frame({"ms": frame.ms}, sink.getvalue(), "png", len(times))
 
 
-def extract(source: bytes | Reader, span: Mapping[str, Any], seconds: float = SECONDS) -> bytes:
-    """An mp4 of {"start_ms", "stop_ms"}, the same bytes each time: see curate.codec.video.extract."""
-    data = bytearray()
+def extract(source: bytes | Reader, span: Mapping[str, Any], seconds: float = SECONDS) -> Reader:
+    """An mp4 of {"start_ms", "stop_ms"}, the same bytes each time: see curate.codec.video.extract. Above HELD_BYTES it
+    is in an unnamed file."""
+    data, rest = bytearray(), None
     for part in stream(f"{CHILD}:extract", {"span": dict(span)}, source, seconds):
-        data += part
-        if len(data) > MAX_SIZE:
+        if rest is None and len(data) + len(part) <= HELD_BYTES:
+            data += part
+            continue
+        if rest is None:
+            rest = Spilled(bytes(data))
+        rest.append(part)
+        if rest.size > MAX_SIZE:
             raise NO_SENSE
-    return bytes(data)
+    return rest or Reader(bytes(data))
 
 
-def extracted(source: bytes | Reader, spans: Sequence[Mapping[str, Any]]) -> Iterator[bytes]:
-    """The mp4 of each span."""
-    return (extract(source, span) for span in spans)
+def extracted(source: bytes | Reader, spans: Sequence[Mapping[str, Any]]) -> Iterator[Reader | Undecodable]:
+    """The mp4 of each span, or why it cannot be copied."""
+    for span in spans:
+        try:
+            yield extract(source, span)
+        except Undecodable as why:
+            yield why
 
 
 def thumbnail(source: bytes | Reader, side: int, seconds: float = SECONDS) -> bytes:

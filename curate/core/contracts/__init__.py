@@ -15,11 +15,11 @@ Report   render(view) -> files                                    an artifact th
 
 from curate.core.contracts.async_map import AsyncMap, Client, NoAnswer
 from curate.core.contracts.collect import Collect
-from curate.core.contracts.derive import Child, Derive
+from curate.core.contracts.derive import Child, Derive, media_of
 from curate.core.contracts.filter import Filter
 from curate.core.contracts.fit import Fit
 from curate.core.contracts.map import Batch, Map, Sample
-from curate.core.contracts.pack import Pack, Packed
+from curate.core.contracts.pack import MEDIUM, OF_VIDEOS, Pack, Packed
 from curate.core.contracts.reduce import Reduce
 from curate.core.contracts.report import Report
 from curate.core.contracts.select import Select
@@ -43,8 +43,8 @@ from curate.core.contracts.stage import (
 from curate.core.secrets import Secret
 
 __all__ = [
-    "PLAIN_NAME", "Added", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Collect", "Derive", "Fetch", "Filter",
-    "Fit", "Incoming", "Location", "Map", "NoAnswer", "Pack", "Packed", "Portion", "Reduce", "Report", "Resources",
-    "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table", "by_contract", "is_as_before", "is_runtime",
-    "is_semantic", "kind_of", "trait",
+    "MEDIUM", "OF_VIDEOS", "PLAIN_NAME", "Added", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Collect",
+    "Derive", "Fetch", "Filter", "Fit", "Incoming", "Location", "Map", "NoAnswer", "Pack", "Packed", "Portion",
+    "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table", "by_contract",
+    "is_as_before", "is_runtime", "is_semantic", "kind_of", "media_of", "trait",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import field_validator
 
 from curate.core.contracts.map import Sample
+from curate.core.contracts.source import Source
 from curate.core.contracts.stage import Stage, plain_name
 
 
@@ -49,3 +50,8 @@ class Derive(Stage):
         `reads`. A parent for which one of these is in error has no children until it is retried: its reason is
         `error_upstream`."""
         raise NotImplementedError
+
+
+def media_of(stage: Source | Derive) -> tuple[str, ...]:
+    """Names of the media (curate.codec.media) of the pool that it makes. Those of a Source may be a parameter."""
+    return tuple(getattr(stage, "media", ("image",)))

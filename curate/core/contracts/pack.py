@@ -6,8 +6,25 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from curate.core.contracts.stage import Stage
 from curate.core.reader import Reader
+
+OF_VIDEOS = pa.schema(
+    [
+        pa.field("frames", pa.int16()),
+        pa.field("frame_offsets", pa.list_(pa.int32())),
+        pa.field("frame_sizes", pa.list_(pa.int32())),
+        pa.field("clip_offset", pa.int64()),
+        pa.field("clip_size", pa.int64()),
+        pa.field("duration_ms", pa.int64()),
+    ]
+)
+"""Columns of the index of a dataset whose pool may have videos; null for an image."""
+MEDIUM = "_medium"
+"""Name under which `write` finds a sample's medium, null for images, if its pool may have others; beside it there is
+`duration_ms`."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +40,8 @@ class Packed:
     height: int | None = None
     carried: dict[str, Any] = field(default_factory=dict)
     """Further columns of the index, with the same names for every sample."""
+    of_video: Mapping[str, Any] | None = None
+    """Values of OF_VIDEOS; None if the pool has no videos."""
 
 
 class Pack(Stage):
@@ -37,9 +56,18 @@ class Pack(Stage):
         first that exists must have a value per item."""
         return ()
 
+    def groups(self) -> tuple[str, ...]:
+        """Names of groups of samples, in order; a tar has samples of one group. Empty: samples are not grouped."""
+        return ()
+
+    def group_of(self, row: Mapping[str, Any]) -> int:
+        """Place in `groups` of a row with the columns that `write` gets."""
+        raise NotImplementedError
+
     def write(self, row: Mapping[str, Any], data: Reader, add: Callable[[str, bytes | Reader], int]) -> Packed:
         """Write one sample into the tar; `add(member name, bytes or reader)` returns the offset of the member's bytes.
-        Raise Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns.
+        Raise Reject before adding anything to leave the sample out. `row` has the item's element of per-item columns,
+        and MEDIUM.
         """
         raise NotImplementedError
 

@@ -89,8 +89,6 @@ class Source(Stage):
     repeatable: ClassVar[bool] = True
     """Whether a portion read again gives the same samples. Otherwise the first published shard wins, and rows in error
     can be retried: each retry is a generation."""
-    media: ClassVar[tuple[str, ...]] = ("image",)
-    """Names of the media (curate.codec.media) of its samples."""
     limited: ClassVar[bool] = False
     """Whether `read` needs the run's limiter."""
     namespace: str

@@ -22,7 +22,20 @@ from typing import Any
 import pyarrow as pa
 from pydantic import ValidationError
 
-from curate.core.contracts import Collect, Derive, Filter, Map, Pack, Report, Select, Source, Stage, kind_of, trait
+from curate.core.contracts import (
+    Collect,
+    Derive,
+    Filter,
+    Map,
+    Pack,
+    Report,
+    Select,
+    Source,
+    Stage,
+    kind_of,
+    media_of,
+    trait,
+)
 from curate.core.errors import CurateError, RecipeError, did_you_mean
 from curate.core.items import family_of, per_item
 from curate.core.nouns.pools import POOL_SCHEMA
@@ -152,9 +165,15 @@ class Pipeline:
             return name
         return next(node.name for node in self.along(name) if self.makes_pool(node.name))
 
+    def media_made(self, pool: str) -> tuple[str, ...]:
+        """Media of the pool that a Source or Derive makes."""
+        stage = self.nodes[pool].stage
+        assert isinstance(stage, (Source, Derive))
+        return media_of(stage)
+
     def media_upstream(self, name: str) -> tuple[str, ...]:
         """Media of the pool whose rows reach a stage."""
-        return tuple(trait(self.nodes[self.pool_upstream(name)].stage, "media"))
+        return self.media_made(self.pool_upstream(name))
 
     def media_seen(self, name: str) -> tuple[str, ...]:
         """Those of them that the stage sees."""
@@ -181,7 +200,7 @@ class Pipeline:
 
     def pool_columns(self, pool: str) -> tuple[str, ...]:
         """Columns of the pool that a Source or a Derive makes."""
-        return IMAGE_COLUMNS if tuple(trait(self.nodes[pool].stage, "media")) == ("image",) else POOL_COLUMNS
+        return IMAGE_COLUMNS if self.media_made(pool) == ("image",) else POOL_COLUMNS
 
     def fields(self, name: str) -> dict[str, pa.Field]:
         """Columns that reach a stage: those of the pool and of the Maps upstream; for children also `parent.` and a

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
+import io
 import os
 import tempfile
-from typing import Any, BinaryIO, Self
+import weakref
+from typing import IO, Any, BinaryIO, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.errors import StorageError
 from curate.core.group import Arrays
+from curate.core.reader import RawFile, Reader
 
 SPILL = "CURATE_SPILL"
 """Environment variable with their folder (default: the system's folder for temporary files)."""
@@ -45,6 +49,32 @@ def spilled(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
         except OSError as error:
             raise explained(error) from error
         return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
+
+
+class Spilled(Reader):
+    """Bytes in an unnamed file."""
+
+    def __init__(self, data: builtins.bytes = b"") -> None:
+        self._file, self.size = unnamed(), 0
+        weakref.finalize(self, self._file.close)
+        self.append(data)
+
+    def append(self, data: builtins.bytes) -> None:
+        try:
+            self._file.write(data)
+            self._file.flush()
+        except OSError as error:
+            raise explained(error) from error
+        self.size += len(data)
+
+    def read_at(self, offset: int, size: int) -> builtins.bytes:
+        return os.pread(self._file.fileno(), size, offset)
+
+    def bytes(self) -> builtins.bytes:
+        return self.read_at(0, self.size)
+
+    def open(self) -> IO[builtins.bytes]:
+        return io.BufferedReader(RawFile(self))
 
 
 class Spill:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from curate.codec import media
 from curate.codec.members import member_columns, read_members
 from curate.core.contracts import Sample, trait
-from curate.core.errors import CurateError, Reject
+from curate.core.errors import CurateError, Reject, Undecodable
 from curate.core.reader import LostError, Reader
 from curate.core.secrets import redact
 from curate.engine.passes.batches import PrepareError
@@ -130,7 +130,9 @@ class Decoder:
         return future
 
     def _prepare(self, row: int, data: Reader | Reject) -> Prepared:
-        lost_file = PrepareError(data.reason, str(data)) if isinstance(data, Reject) else None
+        lost_file: Exception | None = None
+        if isinstance(data, Reject):  # what cannot be extracted stays so
+            lost_file = data if isinstance(data, Undecodable) else PrepareError(data.reason, str(data))
         content = Reader(b"") if isinstance(data, Reject) else data
         samples: dict[tuple[str, ...], Sample] = {}
         """Media that members see -> the sample, decoded once."""
@@ -146,7 +148,7 @@ class Decoder:
             try:
                 sees = trait(member.stage, "sees")
                 if sees not in samples:
-                    samples[sees] = Sample(content, media.sniffed(content, sees).open)
+                    samples[sees] = Sample(content, media.opener(content, sees))
                 values[member.name] = member.stage.prepare(samples[sees])
             except LostError as gone:
                 values[member.name] = PrepareError(gone.reason, str(gone))

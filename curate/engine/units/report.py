@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.masks import ABSENT, ALIVE, Fate
 from curate.core.nouns.pools import Shard, read_pool
 from curate.core.nouns.selections import read_selected, read_selection, selection_places
+from curate.core.reader import Reader
 from curate.core.recipe.pipeline import Node
 from curate.core.rows import MaskRef, Rows
 from curate.core.spend import RunSpend
@@ -232,8 +232,8 @@ class StoredView:
     def quotas(self) -> pa.Table | None:
         return None if self.selection is None else read_selection(self.storage, self.selection[1], "quotas.parquet")
 
-    def images(self, keys: Sequence[str]) -> dict[str, bytes]:
-        found: dict[str, bytes] = {}
+    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader]]:
+        found = set[str]()
         wanted = pa.array(list(keys), pa.string())
         for shard in self._shards_of(keys):
             table = self.rows.table(shard, member_columns([shard]))
@@ -241,10 +241,9 @@ class StoredView:
             table = table.filter(hit)
             data = read_members(self.storage, shard, table.to_pydict())
             for key, image in zip(table.column("key").to_pylist(), data, strict=True):
-                with suppress(Reject):
-                    if not isinstance(image, Reject):
-                        found.setdefault(key, image.bytes())
-        return found
+                if key not in found and not isinstance(image, Reject):
+                    found.add(key)
+                    yield key, image
 
     def _shards_of(self, keys: Sequence[str]) -> list[Shard]:
         """Shards that contain the keys; all shards if the pool has no index."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from curate.core.contracts import Portion, trait
+from curate.core.contracts import Derive, Portion, Source, media_of, trait
 from curate.core.errors import CurateError, InputError, LedgerError, TargetError
 from curate.core.nouns.artifacts import STATES
 from curate.core.nouns.manifest import Manifest, read_lines
@@ -101,8 +101,9 @@ class Step(ABC):
 
     def record(self) -> dict[str, Any]:
         """What is in a run's record of the stage in addition to its op, inputs and parameters."""
-        kind, media = trait(self.node.stage, "kind"), trait(self.node.stage, "media")
-        return ({"kind": kind} if kind else {}) | ({"media": media} if media not in (None, ("image",)) else {})
+        stage, kind = self.node.stage, trait(self.node.stage, "kind")
+        media = media_of(stage) if isinstance(stage, (Source, Derive)) else ()
+        return ({"kind": kind} if kind else {}) | ({"media": media} if media not in ((), ("image",)) else {})
 
     # --- in a run ---
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
@@ -15,6 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 BITS = 16
+
+
+@contextmanager
+def ordinary_priority() -> Iterator[None]:
+    """For encoders: SVT-AV1, if root runs it, makes the calling thread a real-time one, and so its later children."""
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, parameters)
 
 
 def numbered(number: int, width: int = 96, height: int = 64) -> NDArray[np.uint8]:
@@ -94,6 +106,7 @@ def video(kind: str, frames: int = 60) -> bytes:
     return made(KINDS[kind], range(frames))
 
 
+@ordinary_priority()
 def made(kind: Kind, numbers: Iterable[int], offset_ms: int = 0) -> bytes:
     """A file that shows these numbers, one a frame."""
     sink = io.BytesIO()

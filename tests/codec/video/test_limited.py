@@ -31,7 +31,7 @@ VIDEO = video("mp4 h264")
 READS: dict[str, Callable[[Any], Any]] = {
     "probe": limited.probe,
     "frames": lambda data: list(limited.frames(data, [0, 700])),
-    "extract": lambda data: limited.extract(data, {"start_ms": 500, "stop_ms": 900}),
+    "extract": lambda data: limited.extract(data, {"start_ms": 500, "stop_ms": 900}).bytes(),
     "thumbnail": lambda data: limited.thumbnail(data, 48),
 }
 
@@ -68,9 +68,20 @@ def test_the_medium() -> None:
     assert (frame.span, frame.ext) == ({"ms": 480}, "png")
     assert number_of(np.asarray(Image.open(io.BytesIO(frame.data)))) == 12
     spans = [{"start_ms": 0, "stop_ms": 400}, {"start_ms": 500, "stop_ms": 900}]
-    assert list(medium.extract(VIDEO, spans)) == [limited.extract(VIDEO, span) for span in spans]
+    made = [copy.bytes() for copy in medium.extract(VIDEO, spans)]
+    assert made == [limited.extract(VIDEO, span).bytes() for span in spans] and made[0] != made[1]
     assert medium.open(VIDEO, max_pixels=9).size == len(VIDEO)
     assert set(medium.reasons) >= {"decoder_died", "truncated", "not_copyable"}
+
+
+def test_a_large_copy_is_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    span = {"start_ms": 0, "stop_ms": 2000}
+    held = limited.extract(VIDEO, span)
+    monkeypatch.setattr(limited, "HELD_BYTES", 100)
+    copy = limited.extract(VIDEO, span)
+    assert type(copy) is not type(held) and copy.size == held.size > 100
+    assert copy.bytes() == b"".join(copy.blocks()) == copy.open().read() == held.bytes()
+    assert copy.read_at(copy.size - 3, 9) == held.bytes()[-3:] and limited.probe(copy) == limited.probe(held)
 
 
 @pytest.mark.parametrize("read", READS)

@@ -39,10 +39,10 @@ LEADING = {
 ASKING = {"endpoint", "variants[].endpoint", "columns[]", "output"}
 PLAIN = {
     "acquire.download": {"namespace", "contact", "disallowed_header_directives[]", "user_agent"},
-    "acquire.folder": {"namespace", "extensions[]", "caption_field", "metadata_key"},
+    "acquire.folder": {"namespace", "media[]", "extensions[]", "videos[]", "caption_field", "metadata_key"},
     "acquire.list": {"columns[]", "keep[]", "delimiter"},
     "acquire.parquet": {"namespace", "image", "caption", "id"},
-    "acquire.webdataset": {"namespace", "images[]", "caption_field"},
+    "acquire.webdataset": {"namespace", "media[]", "images[]", "videos[]", "caption_field"},
     "align.filter": {"score"},
     "align.margin": {"score"},
     "align.similarity": {"embedding", "column", "output"},

@@ -15,8 +15,8 @@ import pyarrow as pa
 from curate.codec import media
 from curate.codec.members import COLUMNS, member_columns, read_members
 from curate.codec.tars import TarWriter
-from curate.core.contracts import Child, Derive, Sample, trait
-from curate.core.errors import AlreadyExistsError, CurateError, Reject
+from curate.core.contracts import Child, Derive, Sample, media_of, trait
+from curate.core.errors import AlreadyExistsError, CurateError, Reject, Undecodable
 from curate.core.hashing import canonical, digest, make_child_key
 from curate.core.ledger import SET_ASIDE
 from curate.core.nouns import facts
@@ -157,6 +157,8 @@ class _Children:
                 self._fail(row, ERROR, ERROR_UPSTREAM)
             elif data is None:
                 self._fail(row, UNUSABLE, "no_data")
+            elif isinstance(data, Undecodable):  # it cannot be extracted, also at another time
+                self._fail(row, UNUSABLE, data.reason)
             elif isinstance(data, Reject):
                 self._fail(row, ERROR, data.reason, str(data))
             else:
@@ -180,7 +182,7 @@ class _Children:
         start, lines = self.tar.offset, list[dict[str, Any]]()
         try:
             known = {name: parent[name] for name in ("key", *INHERITED, "meta")}
-            sample = Sample(data, media.sniffed(data, trait(stage, "sees")).open, known | parent["read"])
+            sample = Sample(data, media.opener(data, trait(stage, "sees")), known | parent["read"])
             for child in stage.children(sample):
                 lines.append(self._child(stage, row, parent, child))
             keys = [line["key"] for line in lines]
@@ -214,7 +216,7 @@ class _Children:
         if child.data is None:
             return line | _virtual(stage, parent, child)
         line |= {"sha256": hashlib.sha256(child.data).hexdigest(), "size": len(child.data)}
-        line |= probed(child.data, trait(stage, "media"))
+        line |= probed(child.data, media_of(stage))
         return line | {"offset": self.tar.add(f"{key}.{child.ext or 'bin'}", child.data)}
 
     def _fail(self, row: int, status: str, reason: str, message: str = "") -> None:
@@ -228,5 +230,5 @@ def _virtual(stage: Derive, parent: dict[str, Any], child: Child) -> dict[str, A
     bytes."""
     medium = media.of(parent["media"] or media.DEFAULT.name)
     extracted = digest([parent["sha256"], medium.name, medium.version, child.span])
-    columns = columns_of(child.probe, media.of(trait(stage, "media")[0]))
+    columns = columns_of(child.probe, media.of(media_of(stage)[0]))
     return columns | {"sha256": f"{EXTRACTED}{extracted}", "offset": 0, "size": None}

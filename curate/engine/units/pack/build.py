@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.codec import media
 from curate.core.contracts import Pack
 from curate.core.errors import TargetError
 from curate.core.ledger import Entry
@@ -64,7 +65,9 @@ class PackStep(GlobalStep):
         assert isinstance(stage, Pack)
         existing = ctx.pipeline.fields(node.name)
         reads = [*stage.reads(), *(name for name in stage.text_columns() if name in existing)]
-        more = {"from": made_of_rows(ctx, ctx.pipeline.along(node.name))} | buried(ctx.outputs)
+        more: dict[str, Any] = {"from": made_of_rows(ctx, ctx.pipeline.along(node.name))} | buried(ctx.outputs)
+        if ctx.pipeline.media_upstream(node.name) != ("image",):
+            more["decoders"] = {name: media.of(name).version for name in ctx.pipeline.media_seen(node.name)}
         return rows_fingerprint(ctx.outputs, node, column_fingerprints(ctx.outputs, node, reads), **more)
 
     def prepare(self, ctx: Context) -> Built:
@@ -88,7 +91,7 @@ class PackStep(GlobalStep):
             return {"members": "dataset not complete"}
         table = read_index(run.storage, base, filters=pc.field("key") == about.key)
         files = [name for name in sorted(run.storage.list(base)) if name.endswith(".tar")]
-        places = [f"{files[r['shard']]}: {r['name']}.{r['ext']} at byte {r['offset']:,}" for r in table.to_pylist()]
+        places = [f"{files[r['shard']]}: {_member(r)} at byte {r['offset']:,}" for r in table.to_pylist()]
         return {"members": places or "none", "dataset": run.storage.url_of(base)}
 
     def build(self, ctx: Context, built: Built) -> None:
@@ -110,8 +113,8 @@ class PackStep(GlobalStep):
             copies, rows = int(sizes.sum()), sum(file.note["rows"] for file in ranked)
             if not copies:
                 raise TargetError(f"no row that {chosen!r} selects reaches it; loosen the filters between them")
-            count = -(-copies // stage.shard_rows)
-            edges = np.arange(count + 1) * copies // max(1, count)
+            edges = _edges(sizes.reshape(max(1, len(stage.groups())), -1).sum(axis=1), stage.shard_rows)
+            count = len(edges) - 1
             order = _order(ctx, node, ranked, sizes, edges, common, there)
             missing = [i for i in range(count) if f"parts/{i:06d}.parquet" not in there]
             shards = (ShardTask(*common, i, _pieces_of(order, i)) for i in missing)
@@ -137,11 +140,12 @@ def _scatter(
     ctx: Context, node: Node, selection: str, copies: int, common: Common, there: dict[str, int]
 ) -> list[ShuffleFile]:
     """Copies of the pool's shards by range of rank, a file for each stretch of the shards with copies."""
-    rows, places = ctx.outputs.rows(node), selection_places(ctx.storage.url, selection)
+    stage, rows, places = node.stage, ctx.outputs.rows(node), selection_places(ctx.storage.url, selection)
+    assert isinstance(stage, Pack)
     shards = [shard for shard in ctx.outputs.pool(node).shards if shard.id in places and places[shard.id].copies]
     ranges = shuffle.buckets_for(copies, RANGE_ROWS)
-    tasks = []
-    for i, (first, stop) in enumerate(shuffle.stretches([places[s.id].copies for s in shards], ranges)):
+    tasks, buckets = [], ranges * max(1, len(stage.groups()))
+    for i, (first, stop) in enumerate(shuffle.stretches([places[s.id].copies for s in shards], buckets)):
         some = tuple(shards[first:stop])
         name = shuffle.stretch_name(i, [s.id for s in some], ranges, shuffle.HELD_BYTES)
         tasks.append((f"work/ranks/{name}" in there, name, some))
@@ -156,10 +160,27 @@ def _scatter(
             selection,
             {s.id: places[s.id] for s in some},
             ranges,
+            ctx.pipeline.media_upstream(node.name) != ("image",),
         )
         for found, name, some in tasks
     )
     return ctx.tasks.must(pack_scatter, payloads, node.stage, node.name)
+
+
+def _member(line: dict[str, Any]) -> str:
+    """The members of a line of the index that a reader begins with."""
+    frames = len(line.get("frame_sizes") or ())
+    return f"{frames} frames of {line['name']}" if frames else f"{line['name']}.{line['ext']}"
+
+
+def _edges(copies: NDArray[np.int64], shard_rows: int) -> NDArray[np.int64]:
+    """First row of each output shard, and the end of the last, for the copies of each group."""
+    edges, start = [0], 0
+    for number in copies.tolist():
+        count = -(-number // shard_rows)
+        edges += [start + i * number // count for i in range(1, count + 1)]
+        start += number
+    return np.array(edges, np.int64)
 
 
 def _order(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from curate.codec.members import member_columns, read_members
 from curate.codec.tars import TarWriter
-from curate.core.contracts import Pack
-from curate.core.errors import CurateError, Reject, StorageError
+from curate.core.contracts import MEDIUM, OF_VIDEOS, Pack
+from curate.core.errors import CurateError, Reject, StorageError, Undecodable
 from curate.core.hashing import digest_bytes, ranks
 from curate.core.items import element, per_item
 from curate.core.nouns.pools import Shard, in_folder, is_virtual
@@ -35,6 +35,8 @@ OWN = ("_item", "_copy", "_rank", "_row", "_tar", "_tar_bytes")
 """Columns of the order that `write` does not receive. `_tar` of a virtual shard is the shard as JSON."""
 Common = tuple[Storage, Pack, str, str]
 """First fields of every task."""
+READ_VIDEOS = 8
+"""Videos of a tar that are read ahead. Images, which are small, are read at once, in the order of their tars."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,9 @@ class PackScatterTask(PackTask):
     places: dict[str, Lines]
     """Shard -> its lines of the selection."""
     ranges: int
+    """Number of ranges per group."""
+    mixed: bool
+    """Whether the pool may have other media than images."""
 
 
 def pack_scatter(task: PackScatterTask) -> ShuffleFile:
@@ -80,16 +85,23 @@ def pack_scatter(task: PackScatterTask) -> ShuffleFile:
             with beat.working(task.name):
                 table, rank = _copies(task, lines, facts, shard)
                 note["rows"] += lines.num_rows
-                yield table, (rank >> np.uint64(44)).astype(np.int64) * task.ranges >> 20
+                range_of = (rank >> np.uint64(44)).astype(np.int64) * task.ranges >> 20
+                yield table, range_of + task.ranges * _groups(task.stage, table)
 
-    return shuffle.write(task.storage, path, parts(), task.ranges, note)
+    return shuffle.write(task.storage, path, parts(), task.ranges * max(1, len(task.stage.groups())), note)
+
+
+def _groups(stage: Pack, table: pa.Table) -> NDArray[np.int64]:
+    found = map(stage.group_of, table.to_pylist()) if stage.groups() else [0] * table.num_rows
+    return np.fromiter(found, np.int64, table.num_rows)
 
 
 def _read(task: PackScatterTask, shard: Shard) -> tuple[pa.Table, pa.Table, Shard]:
     """The selection's lines of a shard with copies, and the columns of each line's row."""
     made = {name for ref in task.rows.columns for name in ref.names}
     extra = [name for name in task.stage.text_columns() if name in made]
-    names = tuple(dict.fromkeys((*IMAGE_COLUMNS, *task.stage.reads(), *extra)))
+    media = ("media", "duration_ms") if task.mixed else ()
+    names = tuple(dict.fromkeys((*IMAGE_COLUMNS, *media, *task.stage.reads(), *extra)))
     columns = ["item", "copies", "row"]
     lines = read_selected(task.storage, task.selection, task.places.get(shard.id), columns)
     lines = lines.filter(pa.array((lines.column("copies").to_numpy() > 0) & _alive(task.rows, shard, lines)))
@@ -111,6 +123,8 @@ def _copies(
     which = np.repeat(np.arange(lines.num_rows), copies)
     copy = np.arange(len(which)) - np.repeat(np.cumsum(copies) - copies, copies)
     table = facts.take(pa.array(which)).replace_schema_metadata(None)
+    if task.mixed:
+        table = table.append_column(MEDIUM, table.column("media"))
     items = lines.column("item").take(pa.array(which))
     salts = np.array([_item_salt(item) for item in items.to_pylist()], dtype=np.uint64)
     rank = ranks(task.stage.seed, table.column("key").to_pylist(), salts, copy)
@@ -174,18 +188,20 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
     table = shuffle.read(task.storage, task.pieces)
     itemised = {field.name for field in table.schema if per_item(field)}
     rows = table.to_pylist()
-    data = _members(task.storage, rows)
     _check_texts(stage, rows, itemised)
     part: list[dict[str, Any]] = []
+    of_video: list[Any] = []
     rejected: Counter[str] = Counter()
     tar_path = f"{task.base}/{task.tar(task.index)}"
     with task.storage.publish(tar_path) as path, open(path, "wb") as file, TarWriter(file) as tar:
-        for row in rows:
+        for row, data in _with_data(task.storage, rows):
             own = {name: row.pop(name, None) for name in OWN}
             fact = row | {"item": own["_item"], "copy": own["_copy"]}
             fact |= {name: element(fact[name], own["_item"]) for name in itemised}
             try:
-                packed = stage.write(fact, data[own["_tar"], row["key"]], tar.add)
+                if isinstance(data, Reject):
+                    raise data
+                packed = stage.write(fact, data, tar.add)
             except LostError as lost:
                 _present(_shard_of(own["_tar"]), lost)
                 raise
@@ -195,31 +211,42 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
             name = f"{row['key']}-{fact['item']}-{fact['copy']}"
             line = {"shard": task.index, "row": len(part), "name": name}
             line |= {"key": row["key"], "item": fact["item"], "copy": fact["copy"]} | vars(packed)
-            del line["carried"]
+            del line["carried"], line["of_video"]
+            of_video.append(packed.of_video)
             part.append(line | packed.carried)
-    index = _index_table(part).replace_schema_metadata({"rejected": dump(rejected)})
+    index = _index_table(part, of_video).replace_schema_metadata({"rejected": dump(rejected)})
     task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", index)
     return len(part), tar.offset
 
 
-def _members(storage: Storage, rows: list[dict[str, Any]]) -> dict[tuple[str, str], Reader]:
-    """(tar or folder, key) -> reader. Ranges of a tar are merged, and several tars are read at a time."""
+def _with_data(storage: Storage, rows: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], Reader | Undecodable]]:
+    """The rows, each with its member, or why there is none."""
+    large = [row for row in rows if row.get(MEDIUM)]
+    parts = [large[i : i + READ_VIDEOS] for i in range(0, len(large), READ_VIDEOS)]
+    ahead = (data for some in parts for data in _members(storage, some))
+    small = iter(_members(storage, [row for row in rows if not row.get(MEDIUM)]))
+    for row in rows:
+        yield row, next(ahead if row.get(MEDIUM) else small)
+
+
+def _members(storage: Storage, rows: list[dict[str, Any]]) -> list[Reader | Undecodable]:
+    """The member of each row. Ranges of a tar are merged, and several tars are read at a time."""
     wanted: dict[str, dict[str, dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["_row"]):
         wanted.setdefault(row["_tar"], {})[row["key"]] = row
 
-    def read(tar: str) -> list[Reader]:
+    def read(tar: str) -> list[Reader | Undecodable]:
         members = list(wanted[tar].values())
         shard = _shard_of(tar, members[0]["_tar_bytes"])
         columns = {name: [row[name] for row in members] for name in member_columns([shard])}
         return [_present(shard, data) for data in read_members(storage, shard, columns)]
 
     tars = sorted(wanted)
-    return {
-        (tar, key): member
+    found = {
+        tar: dict(zip(wanted[tar], members, strict=True))
         for tar, members in zip(tars, fetched(read, tars), strict=True)
-        for key, member in zip(wanted[tar], members, strict=True)
     }
+    return [found[row["_tar"]][row["key"]] for row in rows]
 
 
 def _shard_of(tar: str, size: int = 0) -> Shard:
@@ -227,11 +254,12 @@ def _shard_of(tar: str, size: int = 0) -> Shard:
     return Shard(**json.loads(tar)) if tar.startswith("{") else Shard("", 0, tar, size, "")
 
 
-def _present(shard: Shard, data: Reader | Reject) -> Reader:
-    """Reader of a selected row. A dataset without it would depend on when it was built."""
+def _present(shard: Shard, data: Reader | Reject) -> Reader | Undecodable:
+    """Reader of a selected row, or why a span of its parent cannot be copied. A dataset without a row whose bytes are
+    lost would depend on when it was built."""
     while is_virtual(shard):
         shard = shard.parent_shard()
-    if isinstance(data, Reject):
+    if isinstance(data, Reject) and not isinstance(data, Undecodable):
         what = "the file, or run the recipe again to import the folder as is"
         remedy = what if in_folder(shard) else "it, or import it again"
         raise StorageError(f"{shard.tar}: {data}; restore {remedy}")
@@ -251,8 +279,9 @@ def _check_texts(stage: Pack, rows: list[dict[str, Any]], itemised: set[str]) ->
             )
 
 
-def _index_table(part: Sequence[dict[str, Any]]) -> pa.Table:
-    """The fixed columns, and the columns that samples carry, unless every sample was rejected."""
+def _index_table(part: Sequence[dict[str, Any]], of_video: Sequence[Mapping[str, Any] | None]) -> pa.Table:
+    """The fixed columns, those of videos if the pool may have some, and the columns that samples carry, unless every
+    sample was rejected."""
     fixed = [
         ("shard", pa.int32()), ("row", pa.int32()), ("name", pa.string()), ("key", pa.string()), ("item", pa.string()),
         ("copy", pa.int32()), ("ext", pa.string()), ("offset", pa.int64()), ("size", pa.int64()),
@@ -260,6 +289,9 @@ def _index_table(part: Sequence[dict[str, Any]]) -> pa.Table:
     ]  # fmt: skip
     columns = {name: pa.array([line[name] for line in part], kind) for name, kind in fixed}
     carried = [name for name in (part[0] if part else ()) if name not in columns]
+    if any(line is not None for line in of_video):
+        found = [line or {} for line in of_video]
+        columns |= {one.name: pa.array([line.get(one.name) for line in found], one.type) for one in OF_VIDEOS}
     return pa.table(columns | {name: pa.array([line[name] for line in part]) for name in carried})
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from curate.codec.members import read_tar
 from curate.codec.readers import FileReader, identity
 from curate.codec.tars import TarWriter
-from curate.core.contracts import Incoming, Portion, Source, trait
+from curate.core.contracts import Incoming, Portion, Source, media_of
 from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError, StorageError
 from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
@@ -332,7 +332,7 @@ def _described(stage: Source, item: Incoming, data: bytes | Reader | None) -> di
         "sha256": _identity(stage, key, data) if data is not None else None,
     }
     row |= dict.fromkeys(("offset", "size", "parent", "root", "span", "parent_row"))
-    return row | probed(data, trait(stage, "media"))
+    return row | probed(data, media_of(stage))
 
 
 def _identity(stage: Source, key: str, data: bytes | Reader) -> str:
