@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
@@ -12,8 +13,10 @@ from torch.nn.functional import cross_entropy, normalize
 
 from curate.core.errors import InputError
 from curate.core.hashing import make_key
+from distill.commands.teach import teach
 from distill.commands.train import train
 from distill.context import StageContext
+from distill.evaluation.models import StudentModel
 from distill.objectives.outputs import Outputs
 from distill.objectives.terms import relational, terms_of
 from distill.parallel import World
@@ -185,3 +188,44 @@ def test_an_image_recipe_reads_the_middle_frames_of_clips(clips):
     recipe = parse_recipe(values_of(clips, modality="image", frames=1), "test")
     context = StageContext.of(recipe, open_mixture(recipe.data), ALONE)
     assert [context.reader.get(row).frames for row in range(12)] == [1] * 12
+
+
+def test_teachers_features_of_clips_on_disk_are_those_computed(clips, tmp_path):
+    values = values_of(clips, frames=3)
+    values["run"]["teacher_cache"] = str(tmp_path / "features")
+    recipe = parse_recipe(values, "test")
+    teach(recipe, QUIET)
+    without = parse_recipe(values | {"run": values["run"] | {"teacher_cache": None}}, "test")
+    found = []
+    for own in (recipe, without):
+        context = StageContext.of(own, open_mixture(own.data), ALONE)
+        images = [context.reader.get(row) for row in range(12)]
+        found.append(context.teachers.targets(images))
+        assert context.teachers.counts["read" if own is recipe else "computed"] == 36
+    for read, computed in zip(*found, strict=True):
+        for name, value in vars(computed).items():
+            assert (value is None) == (getattr(read, name) is None)
+            assert value is None or torch.allclose(getattr(read, name), value, rtol=1e-4, atol=1e-5), name
+    assert len(found[0][1].patches) == 12 * sum(min(3, 1 + number % 4) for number in range(12))
+
+
+def test_an_evaluated_clip_has_the_means_of_its_frames(clips):
+    trainer = trainer_of(values_of(clips), ALONE)
+    context, student = trainer.context, trainer.student.float()
+    names, poolers = context.teachers.names, context.poolers()
+    model = StudentModel(
+        "student",
+        student,
+        teachers=names,
+        standardisers=trainer.standardisers,
+        poolers=poolers,
+        texts={"": lambda _: 0},
+    )
+    image = context.reader.get(3)
+    whole, parts = model(collate([image]), {}), [model(collate([one]), {}) for one in image.pictures()]
+    assert len(parts) == 4 and set(whole.spaces) == {"", *names}
+    mean = np.mean([part.summary for part in parts], axis=0)
+    assert np.allclose(whole.summary, mean, atol=1e-5) and not np.allclose(whole.summary, parts[0].summary, atol=1e-3)
+    for space, vectors in whole.spaces.items():
+        assert np.allclose(vectors, np.mean([part.spaces[space] for part in parts], axis=0), atol=1e-5), space
+    assert np.allclose(whole.patches, np.concatenate([part.patches for part in parts]), atol=1e-5)
