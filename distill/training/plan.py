@@ -18,7 +18,7 @@ from distill.recipe.data import SourceRecipe
 from distill.samples.batches.draws import Draws
 from distill.samples.batches.packing import first_fit_decreasing
 from distill.samples.batches.stream import sequences_of
-from distill.samples.images.reader import PatchCounts
+from distill.samples.images.counts import PatchCounts
 from distill.samples.sources.mixture import Mixture
 
 _LEAST, _MOST = 4096, 1 << 16
