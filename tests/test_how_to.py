@@ -32,6 +32,7 @@ from pipelines.serve import ImageServer, Request, Response
 from tests.core.store.object_store import forget_connections
 from tests.distill.datasets import drawn_items, write_dataset
 from tests.e2e.commands import curate
+from tests.video.pool import files as films
 
 HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -184,6 +185,14 @@ def test_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     striped = [frame for pair in zip(patterns, colours, strict=False) for frame in pair]
     striped[0].save("animations/striped.gif", save_all=True, append_images=striped[1:])
     follow("frames.md", monkeypatch)
+
+
+def test_videos(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "videos").mkdir()
+    for name, film in (("holiday.mp4", "film"), ("holiday.avi", "again"), ("street.mp4", "other")):
+        (here / "videos" / name).write_bytes(films()[film])
+    (here / "videos" / "photo.jpg").write_bytes((here / "photos" / "red" / "00.jpg").read_bytes())
+    follow("videos.md", monkeypatch)
 
 
 def test_s3(here: Path, monkeypatch: pytest.MonkeyPatch, object_store: Any) -> None:

@@ -71,7 +71,7 @@ class AcquireFolder(Source):
     media: Media = Field(ONLY_IMAGES, description="what the samples are: image, video, or both")
     shard_rows: int = Field(1000, ge=1, description="most samples per shard")
     shard_bytes: Annotated[int | None, Added()] = Field(
-        None, ge=1, description="most bytes of files per shard, but for a single larger one; default: no limit"
+        None, ge=1, description="most bytes of files per shard; a larger file is alone in its shard; default: no limit"
     )
     extensions: Extensions = Field(
         RASTER_EXTENSIONS, description="file name extensions of images, without the dot; case does not matter"

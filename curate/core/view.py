@@ -57,7 +57,7 @@ class View(Protocol):
         ...
 
     def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader]]:
-        """Keys and encoded images or videos, without those that have no bytes, one after the other. Meant for hundreds,
+        """Keys and encoded images or videos, without those that have no bytes, one at a time. Meant for hundreds,
         not for millions."""
         ...
 

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from curate.codec.formats import SNIFF_BYTES, sniff
 from curate.codec.images import probe
+from curate.codec.media import opener
 from curate.core.contracts import MEDIUM, OF_VIDEOS, Added, Pack, Packed
 from curate.core.errors import CurateError, did_you_mean
 from curate.core.nouns.pools import EDGES, EXTRACTED, POOL_SCHEMA
@@ -197,6 +198,7 @@ class PackWebDataset(Pack):
         """(member, extension, description) of the image member. Raises Undecodable if the image cannot be resized, or
         is not one in a pool that may have videos."""
         if self.image == "resized":
+            opener(data, ("image",))  # rejects a video unread
             made, new_width, new_height = resize(data.bytes(), self.max_side, self.format, self.quality)
             sha256 = hashlib.sha256(made).hexdigest()
             return Reader(made), EXTENSIONS[self.format], facts_of(new_width, new_height, self.format, sha256)

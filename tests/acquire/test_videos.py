@@ -65,7 +65,7 @@ def test_wrong_media_are_one_line(given: dict[str, object], problem: str) -> Non
         AcquireWebDataset(namespace="n", path="x", **given)
 
 
-def test_videos_have_a_limit_of_bytes_of_their_own(tmp_path: Path) -> None:
+def test_videos_have_a_separate_limit_of_bytes(tmp_path: Path) -> None:
     write(tmp_path, {"a.mp4": b"1" * 30, "b.png": b"1" * 30, "c.mp4": b"1" * 50})
     source = folder(tmp_path, media=BOTH, max_bytes=20, max_video_bytes=40)
     assert rejects(source) == {"b.png": "too_large", "c.mp4": "too_large"}

@@ -245,18 +245,22 @@ def test_columns_of_videos_are_carried_under_other_names(folder: Path, workspace
 def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[str]]:
     """A run in another process: its recipe, its workspace and its points."""
     place = tmp_path_factory.mktemp("packed-clean")
-    made = saved(place / "recipe.yaml", recipe(folder, windows=True, video="both"))
+    made = saved(place / "recipe.yaml", recipe(folder, windows=True, video="both", shard_rows=9))
     with Drivers() as drivers:
         points = {"CURATE_FAULT_LOG": str(place / "log")}
         said = drivers.run(place / "w", recipe=str(made), options=LOSSY, environment=points)
     assert said["error"] is None
-    return made, place / "w", [line for line in (place / "log").read_text().splitlines() if "datasets/" in line]
+    return (
+        made,
+        place / "w",
+        [line for line in (place / "log").read_text().splitlines() if "datasets/" in line and "/work/" not in line],
+    )
 
 
 @pytest.mark.long
 def test_killed_at_every_point(undisturbed: tuple[Path, Path, list[str]], tmp_path: Path) -> None:
     made, clean, points = undisturbed
-    assert len([point for point in points if ".tar" in point]) >= 8
+    assert len([point for point in points if ".tar" in point]) >= 4
     with Drivers() as drivers:
         for point in points:
             dying = {"CURATE_FAULT_KILL": point}

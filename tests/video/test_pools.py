@@ -90,7 +90,7 @@ def test_a_folder_of_images_and_videos(tmp_path: Path) -> None:
 
 
 def test_images_alone_are_the_pool_that_they_were(tmp_path: Path) -> None:
-    """With `media: [image]`, what is named like a video is no sample, and no row has a medium."""
+    """With `media: [image]`, files with names of videos are not samples, and rows have no medium."""
     write(tmp_path / "files", FILES)
     result = run(pipeline(folder(tmp_path / "files", media=("image",)), seen=BRANCHES["seen"]), str(tmp_path / "w"))
     found = rows(result)
@@ -200,10 +200,19 @@ def test_videos_in_a_tar_on_an_object_store_are_read_by_ranges(
     assert rows(large)["a"]["caption"] == "a film"
 
 
-def test_reports_show_videos(tmp_path: Path) -> None:
-    """One thumbnail each of the two videos and two images."""
-    write(tmp_path / "files", FILES)
-    stages = {"all": ("select.all", "pool", {}), "report": ("report.html", "all", {})}
+def test_datasets_have_frames_of_videos_and_reports_show_them(tmp_path: Path) -> None:
+    write(tmp_path / "files", {name: FILES[name] for name in ("a.mp4", "b.png")})
+    stages = {
+        "all": ("select.all", "pool", {}),
+        "dataset": ("pack.webdataset", "all", {"name": "both"}),
+        "small": ("pack.webdataset", "all", {"name": "small", "image": "resized"}),
+        "report": ("report.html", "dataset", {}),
+    }
     result = run(pipeline(folder(tmp_path / "files"), **stages), str(tmp_path / "w"))
-    page = open_storage(result.outputs["report"]).read("index.html")
-    assert page.count(b"data:image/webp") >= 4
+    assert open_storage(result.outputs["report"]).read("index.html").count(b"data:image/webp") >= 2
+    dataset = Path(result.outputs["dataset"])
+    index = {row["ext"]: row for row in pq.read_table(dataset / "index.parquet").to_pylist()}
+    assert set(index) == {"jpg", "png"} and index["jpg"]["width"] == 96 and index["jpg"]["frames"] == 8
+    [tar] = dataset.glob("*.tar")
+    assert tar.read_bytes()[index["png"]["offset"] :].startswith(IMAGE) and index["png"]["size"] == len(IMAGE)
+    assert result.ledger["small"].after == 2
