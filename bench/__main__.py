@@ -36,6 +36,7 @@ MODULES = (
     "video.motion",
     "video.cuts",
     "distill.reader",
+    "video.reading",
     "distill.index",
     "distill.packing",
     "distill.moe",

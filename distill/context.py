@@ -41,7 +41,9 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch
 
 def held_out_rows(recipe: Recipe, dataset: Dataset | Mixture) -> np.ndarray:
     """Mask (n,) of the index rows that are held out."""
-    return split.held_out_rows(as_mixture(dataset), seed=recipe.seed, fraction=recipe.data.test_fraction)
+    mixture = as_mixture(dataset)
+    test = split.held_out_rows(mixture, seed=recipe.seed, fraction=recipe.data.test_fraction)
+    return test if mixture.chosen is None else test & mixture.chosen
 
 
 def new_student(recipe: Recipe, heads: Sequence[HeadConfig]) -> Student:
@@ -137,7 +139,7 @@ class StageContext:
             self.trained(),
             seed=self.recipe.seed,
             sequences=self.recipe.train.sequences,
-            tokens=lambda rows, epochs: self.reader.tokens(rows, epochs) + prefix,
+            tokens=lambda rows, epochs: self.reader.places(rows, epochs, prefix),
             packing=packing,
         )
 

@@ -195,10 +195,10 @@ def rates(count: int, readers: dict[str, Callable[[], Iterator[Any]]]) -> dict[s
     return found
 
 
-def show(title: str, found: dict[str, list[float]]) -> None:
+def show(title: str, found: dict[str, list[float]], things: str = "images") -> None:
     print(title)
     for name, values in found.items():
-        line(f"  {name}", f"{statistics.median(values):,.0f} images/s", f"{min(values):,.0f} to {max(values):,.0f}")
+        line(f"  {name}", f"{statistics.median(values):,.0f} {things}/s", f"{min(values):,.0f} to {max(values):,.0f}")
     for name in list(found)[1:]:
         ratios = [ours / peer for ours, peer in zip(found["ours"], found[name], strict=True)]
         line(f"  ours / {name}", f"{statistics.median(ratios):.2f}x", f"{min(ratios):.2f} to {max(ratios):.2f}")

@@ -199,7 +199,7 @@ def texts_of(
 def open_sources(recipe: EvaluationDataset, max_tokens: int = 1) -> Mixture:
     """The dataset, and its training dataset if it names one. Raises InputError as `open_mixture` does."""
     places = [recipe.dataset] if recipe.train is None else [recipe.dataset, recipe.train]
-    sources = [SourceRecipe(dataset=place, max_tokens=max_tokens) for place in places]
+    sources = [SourceRecipe(dataset=place, max_tokens=max_tokens, modality="any") for place in places]
     return open_mixture(DataRecipe(sources=sources, sequence_tokens=max_tokens))
 
 

@@ -36,10 +36,15 @@ class FeatureBatch:
     outputs: dict[str, ModelOutput]
     targets: dict[str, Target]
 
+    @property
+    def grids(self) -> list[tuple[int, int]]:
+        """(rows, columns) of patches of each image, of a clip with its frames below each other."""
+        return [(image.frames * image.grid[0], image.grid[1]) for image in self.batch.images]
+
     def per_image(self, patches_NP: Floats) -> Iterator[tuple[int, Floats]]:
-        """Splits end-to-end patches: the row and the patches (rows, columns, P) of each image."""
-        ends = np.cumsum([rows * columns for rows, columns in self.batch.grids])[:-1]
-        for row, grid, own in zip(self.rows, self.batch.grids, np.split(patches_NP, ends), strict=True):
+        """Splits end-to-end patches: the row and the patches (rows, columns, P) of each image, see `grids`."""
+        ends = np.cumsum([rows * columns for rows, columns in self.grids])[:-1]
+        for row, grid, own in zip(self.rows, self.grids, np.split(patches_NP, ends), strict=True):
             yield row, own.reshape(*grid, -1)
 
 

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from curate.encoders.student.network.student import Student
+from distill.objectives.kernels.losses import frame_means
 from distill.samples.batches.loader import Batch
 from distill.teachers import Target, TargetStandardiser
 
@@ -25,7 +26,10 @@ OWN = ""
 
 @dataclass
 class ModelOutput:
-    """Output of one model for the B images of a batch, in the order of the batch."""
+    """Output of one model for the B images of a batch, in the order of the batch.
+
+    Vectors of a clip are the means of its frames' vectors.
+    """
 
     summary: Floats
     """(B, D)."""
@@ -77,7 +81,8 @@ class StudentModel:
     def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:
         features = self.student(batch.tensor(self.student.backbone.prefix.device), batch.grids)
         lengths = [rows * columns for rows, columns in batch.grids]
-        output = ModelOutput(_array(features.summary), _array(features.patches))
+        frames = batch.frames
+        output = ModelOutput(_array(frame_means(features.summary, frames)), _array(features.patches))
         for name, (head, standardiser) in self.heads.items():
             patches = (
                 None if standardiser.patches is None else standardiser.invert_patches(head.patches(features.patches))
@@ -86,11 +91,12 @@ class StudentModel:
                 summary = self.poolers[name](patches, lengths)
             else:
                 summary = standardiser.invert_summary(head.summary(features.summary))
+            summary = frame_means(summary, frames)
             patches = None if patches is None else patches.float().cpu()
             output.predictions[name] = Target(summary.float().cpu(), patches)
             output.spaces[name] = _array(summary)
         if OWN in self.texts:
-            output.spaces[OWN] = _array(self.student.project(features.summary))
+            output.spaces[OWN] = _array(frame_means(self.student.project(features.summary), frames))
         return output
 
 

@@ -1,4 +1,5 @@
-"""Contrastive training: images against their texts over the global batch, by softmax (CLIP) or sigmoid (SigLIP)."""
+"""Contrastive training: images against their texts over the global batch, by softmax (CLIP) or sigmoid (SigLIP); frames
+of clips against each other, as two views of an image (Mu et al. 2022)."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from curate.core.recipe.section import Share
+from curate.core.contracts import Added
+from curate.core.recipe.section import Share, Weight
 from distill.objectives.base import Needs, Objective
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ class Contrastive(Objective):
     """Initial value; it is learned, and stays above 0.01."""
     smoothing: Share = 0.0
     """Label smoothing of softmax."""
+    frame_pairs: Annotated[Weight, Added()] = 0.0
+    """Weight of the same loss between two frames of each clip, drawn again in each epoch: they are a positive pair, and
+    frames of other clips are negatives."""
 
     @model_validator(mode="after")
     def _of_softmax(self) -> Contrastive:
@@ -43,13 +48,22 @@ class Contrastive(Objective):
         set_temperature(student.logit_scale, self.temperature)
 
     def vectors(self, outputs: Outputs) -> tuple[Tensor, ...]:
-        return outputs.image_vectors, outputs.text_vectors, outputs.groups
+        own = outputs.image_vectors, outputs.text_vectors, outputs.groups
+        return (*own, *outputs.frame_vectors) if self.frame_pairs else own
 
     def pairs(self, student: Student, *vectors: Tensor) -> Tensor:
         from distill.objectives.kernels.contrastive import contrastive_loss
 
-        images, texts, groups = vectors
-        return contrastive_loss(images, texts, student.logit_scale, student.logit_bias, self, groups)
+        def loss(images: Tensor, others: Tensor, groups: Tensor) -> Tensor:
+            return contrastive_loss(images, others, student.logit_scale, student.logit_bias, self, groups)
+
+        images, texts, groups, *frames = vectors
+        total = loss(images, texts, groups)
+        if not frames:
+            return total
+        first, second, clips = frames
+        mine = clips.bool()
+        return total + self.frame_pairs * loss(first[mine], second[mine], groups[mine])
 
     def after_update(self, student: Student) -> None:
         """Keep the temperature above its limit."""

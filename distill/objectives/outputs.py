@@ -13,6 +13,7 @@ from torch import Tensor
 from curate.encoders.student.network.student import Head, Student
 from curate.encoders.student.network.vit import VitOutput
 from curate.encoders.student.standardise import Target, TargetStandardiser
+from distill.objectives.kernels.losses import frame_means
 
 if TYPE_CHECKING:
     from distill.objectives.base import Kind
@@ -75,23 +76,35 @@ def spaces_of(
 
 @dataclass
 class Outputs:
-    """A micro-batch of B images, as the student and the teachers see it. What several objectives use is computed once,
-    when the first asks for it."""
+    """A micro-batch of B samples (images and clips), as the student and the teachers see it. What several objectives
+    use is computed once, when the first asks for it.
+
+    The vectors of a clip, the student's and the teachers', are the means of its frames' vectors, before they are
+    normalised or compared (PE: Bolya et al. 2025). Its patches are those of all its frames.
+    """
 
     student: Student
     micro: MicroBatch
     spaces: Mapping[str, TeacherSpace]
     """By the teacher's label."""
-    image: VitOutput
-    """The student's output for the images."""
+    pictures: VitOutput
+    """The student's output for each image, and each frame of a clip."""
     _predicted: dict[str, Target] = field(default_factory=dict)
     _targets: dict[str, Target] = field(default_factory=dict)
 
     @classmethod
     def of(cls, student: Student, micro: MicroBatch, spaces: Mapping[str, TeacherSpace]) -> Outputs:
         """Run the student on the images."""
-        image = student(micro.batch.tensor(student.backbone.prefix.device), micro.batch.grids)
-        return cls(student, micro, spaces, image)
+        pictures = student(micro.batch.tensor(student.backbone.prefix.device), micro.batch.grids)
+        return cls(student, micro, spaces, pictures)
+
+    @cached_property
+    def image(self) -> VitOutput:
+        """The student's output for the samples."""
+        own = self.pictures
+        if len(own.summary) == len(self.batch.images):
+            return own
+        return VitOutput(self._means(own.summary), self._means(own.registers), own.patches)
 
     @property
     def batch(self) -> Batch:
@@ -105,15 +118,17 @@ class Outputs:
 
     @property
     def lengths(self) -> list[int]:
-        """Patches of each image (B)."""
-        return [rows * columns for rows, columns in self.batch.grids]
+        """Patches of each sample (B)."""
+        return [len(image.patches) for image in self.batch.images]
 
     def predicted(self, teacher: str) -> Target:
         """The student's prediction of a teacher's standardised features."""
         if teacher not in self._predicted:
             space = self.spaces[teacher]
-            found = space.predicted(self.student.heads[space.number], self.image, self.lengths)
-            self._predicted[teacher] = self._like_student(found)
+            lengths = [rows * columns for rows, columns in self.batch.grids]
+            found = space.predicted(self.student.heads[space.number], self.pictures, lengths)
+            registers = None if found.registers is None else self._means(found.registers)
+            self._predicted[teacher] = self._like_student(Target(self._means(found.summary), found.patches, registers))
         return self._predicted[teacher]
 
     def target(self, teacher: str) -> Target:
@@ -126,8 +141,27 @@ class Outputs:
     @cached_property
     def image_vectors(self) -> Tensor:
         """(B, E) in the space of the student's text tower, not normalised."""
-        vectors: Tensor = self.student.project(self.image.summary).to(self.student.backbone.prefix.dtype)
+        return self._means(self._picture_vectors)
+
+    @cached_property
+    def frame_vectors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Two frames of each clip, as `image_vectors` (B, E) each, and whether a sample is a clip (B,), as integers."""
+        frames, pairs = self.batch.frames, torch.tensor([image.pair for image in self.batch.images], dtype=torch.int64)
+        starts = torch.tensor([0, *frames], dtype=torch.int64).cumsum(0)[:-1]
+        first, second = (pairs.view(-1, 2) + starts[:, None]).to(self._picture_vectors.device).unbind(1)
+        clips = (torch.tensor(frames, dtype=torch.int64) > 1).long().to(first.device)
+        return self._picture_vectors[first], self._picture_vectors[second], clips
+
+    @cached_property
+    def _picture_vectors(self) -> Tensor:
+        vectors: Tensor = self.student.project(self.pictures.summary).to(self.student.backbone.prefix.dtype)
         return vectors
+
+    def _means(self, x: Tensor) -> Tensor:
+        """(B, …) of the frames' (F, …); not in half precision, which sums would exceed."""
+        if len(x) == len(self.batch.images):
+            return x
+        return frame_means(x.to(self.student.backbone.prefix.dtype), self.batch.frames)
 
     @cached_property
     def text_vectors(self) -> Tensor:

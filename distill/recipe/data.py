@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -51,7 +51,13 @@ class SourceRecipe(Section):
     """Two of `texts`: the contrastive loss is computed for both texts of each image, and its two values count 1:1
     (Xray's siamese loss). In place of a text that an image lacks, one is drawn from `texts`."""
     modality: Annotated[str, Field(pattern=r"^[\w-]+$")] = "image"
-    """Each step has samples of one modality."""
+    """Each step has samples of one modality. `image` has no clips: a source with clips is of another (`video`), or has
+    `frames: 1` or `only: images`."""
+    frames: Annotated[Annotated[int, Field(ge=1, le=10_000)] | None, Added()] = None
+    """Frames read of each clip, spread evenly over those that it has, or all of a clip with fewer; 1: its middle frame,
+    as an image. None: all."""
+    only: Annotated[Literal["images", "clips"] | None, Added()] = None
+    """Train only on the images of the dataset, or only on its clips."""
 
     @field_validator("max_tokens")
     @classmethod

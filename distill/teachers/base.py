@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import torch
 from PIL import Image
 from torch import Tensor, nn
 
@@ -26,14 +27,27 @@ class Shape:
 
 @dataclass(frozen=True)
 class TeacherFeatures:
-    """Features of one image from one teacher, on any device; float32, except patches rounded by `halved`."""
+    """Features of one image or clip from one teacher, on any device; float32, except patches rounded by `halved`."""
 
     summary: Tensor
     """(D,)."""
     patches: Tensor | None = None
-    """(h, w, P) on the teacher's grid, which may be the student's."""
+    """(h, w, P) on the teacher's grid, which may be the student's; the frames of a clip below each other."""
     registers: Tensor | None = None
     """(R, D)."""
+
+    @classmethod
+    def of_frames(cls, frames: Sequence[TeacherFeatures]) -> TeacherFeatures:
+        """The features of a clip: means over its frames, and the patches of all frames."""
+        if len(frames) == 1:
+            return frames[0]
+        patches = [frame.patches for frame in frames if frame.patches is not None]
+        registers = [frame.registers for frame in frames if frame.registers is not None]
+        return cls(
+            torch.stack([frame.summary for frame in frames]).mean(0),
+            torch.cat(patches) if patches else None,
+            torch.stack(registers).mean(0) if registers else None,
+        )
 
     def tensors(self) -> list[Tensor]:
         return [value for value in (self.summary, self.patches, self.registers) if value is not None]

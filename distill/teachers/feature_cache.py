@@ -71,7 +71,8 @@ def cache_key(dataset: Dataset, source: SourceRecipe, teacher: TeacherRecipe, re
     )  # otherwise a large JPEG is decoded at a reduced size
     grid = {"patch": recipe.student.patch, "max_tokens": max(source.sizes), "whole": whole} if native else {}
     what = identity(teacher.encoder, precision=teacher.precision)
-    return digest({"version": VERSION, "dataset": dataset.fingerprint, "teacher": what, **kinds, **grid})
+    frames = {} if source.frames is None else {"frames": source.frames}
+    return digest({"version": VERSION, "dataset": dataset.fingerprint, "teacher": what, **kinds, **grid, **frames})
 
 
 def is_cached(storage: Storage, name: str) -> bool:

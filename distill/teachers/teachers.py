@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Self
 
 import torch
@@ -139,8 +140,9 @@ class Teachers:
             elif key not in features:
                 todo[key] = image
         items = list(todo.items())
-        for start in range(0, len(items), self._batch):
-            chunk = items[start : start + self._batch]
+        size = max(1, self._batch // max((image.frames for image in todo.values()), default=1))
+        for start in range(0, len(items), size):
+            chunk = items[start : start + size]
             for (key, image), computed in zip(chunk, self.compute(number, [item for _, item in chunk]), strict=True):
                 features[key] = computed
                 if not image.augmented and self._allowance.take(sum(value.nbytes for value in computed.tensors())):
@@ -153,7 +155,8 @@ class Teachers:
         if cache is None or image.augmented or (features := cache.get(image.row)) is None:
             return None
         teacher, patches = self._teachers[number], features.patches
-        if patches is not None and not teacher.prepares and patches.shape[:2] != image.grid:
+        grid = image.frames * image.grid[0], image.grid[1]
+        if patches is not None and not teacher.prepares and patches.shape[:2] != grid:
             return None
         self.counts["read"] += 1
         return features
@@ -161,7 +164,9 @@ class Teachers:
     def compute(self, number: int, images: Sequence[PatchedImage]) -> list[TeacherFeatures]:
         """Compute the features of one teacher. InputError if they are not finite."""
         teacher, label = self._teachers[number], self.names[number]
-        features = teacher.features(images, [image.prepared[label] for image in images] if teacher.prepares else [])
+        pictures = [picture for image in images for picture in image.pictures()]
+        each = iter(teacher.features(pictures, [item.prepared[label] for item in pictures] if teacher.prepares else []))
+        features = [TeacherFeatures.of_frames(list(islice(each, image.frames))) for image in images]
         self.counts["computed"] += len(features)
         if label in self._half:
             features = [item.halved() for item in features]
@@ -254,7 +259,8 @@ def _joined(features: Sequence[TeacherFeatures], images: Sequence[PatchedImage])
     patches, registers = [], []
     for item, image in zip(features, images, strict=True):
         if item.patches is not None:
-            patches.append(resample_patches(item.patches.to(device, torch.float32), *image.grid))
+            for frame in item.patches.to(device, torch.float32).chunk(image.frames):
+                patches.append(resample_patches(frame, *image.grid))
         if item.registers is not None:
             registers.append(item.registers.to(device))
     return Target(

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.errors import RecipeError
+from curate.core.errors import InputError, RecipeError
+from distill.objectives.contrastive import Contrastive
 from distill.recipe import Recipe
 from distill.recipe.data import SourceRecipe
 from distill.samples.batches.draws import Draws
 from distill.samples.batches.packing import first_fit_decreasing
 from distill.samples.batches.stream import sequences_of
-from distill.samples.images.reader import PatchCounts
+from distill.samples.images.counts import PatchCounts
 from distill.samples.sources.mixture import Mixture
 
 _LEAST, _MOST = 4096, 1 << 16
@@ -42,11 +43,39 @@ class StagePlan:
 
 
 def plan_stages(stages: Sequence[Recipe], mixtures: Sequence[Mixture | None]) -> list[StagePlan]:
-    """mixtures: of each stage; None: unknown, as if each image filled the `max_tokens` drawn for it.
+    """mixtures: of each stage; None: unknown, as if each image, or each of a source's `frames`, filled the `max_tokens`
+    drawn for it.
 
     RecipeError for an unknown mixture of several sources without weights.
     """
     return [_plan(stage, mixture) for stage, mixture in zip(stages, mixtures, strict=True)]
+
+
+def check_clips(recipe: Recipe, mixture: Mixture) -> None:
+    """InputError for a clip that is longer than a sequence, and for losses between frames without clips."""
+    prefix, capacity, most = 1 + recipe.student.registers, recipe.data.sequence_tokens, 1
+    limits = [source.sizes for source in recipe.data.sources]
+    counts = PatchCounts(mixture, Draws(mixture, recipe.seed), patch=recipe.student.patch, limits=limits)
+    for start in range(0, len(mixture), _BLOCK):
+        rows = np.arange(start, min(start + _BLOCK, len(mixture)))
+        rows = rows if mixture.eligible is None else rows[mixture.eligible[rows]]
+        frames = mixture.frames(rows)
+        rows, frames = rows[frames > 1], frames[frames > 1]
+        if not len(rows):
+            continue
+        most, tokens = max(most, int(frames.max())), counts.tokens(rows) + prefix * frames
+        longest = int(tokens.argmax())
+        if tokens[longest] > capacity:
+            number, fits = int(mixture.source_of(rows[longest])), capacity * frames[longest] // tokens[longest]
+            remedy = f"data.sources.{number}.frames={fits}, or a lower max_tokens" if fits else "a lower max_tokens"
+            raise InputError(
+                f"data.sequence_tokens {capacity} is less than the {tokens[longest]} tokens of a clip of "
+                f"{frames[longest]} frames in {mixture.urls[number]}; raise it, or set {remedy}"
+            )
+    if most == 1 and any(isinstance(item, Contrastive) and item.frame_pairs for item in recipe.every_objective):
+        raise InputError(
+            "contrastive.frame_pairs requires clips of at least 2 frames, and data.sources has none; leave it out"
+        )
 
 
 def _plan(recipe: Recipe, mixture: Mixture | None) -> StagePlan:
@@ -104,20 +133,21 @@ def _sequence(recipe: Recipe, mixture: Mixture | None, weights: NDArray[np.float
     data, prefix = recipe.data, 1 + recipe.student.registers
     random, size = np.random.default_rng(0), min(max(_LEAST, 4 * data.lookahead), _MOST)
     numbers = random.choice(len(weights), size=size, p=weights / weights.sum())
-    tokens = np.zeros(size, dtype=np.int64)
+    tokens, frames = np.zeros(size, dtype=np.int64), np.ones(size, dtype=np.int64)
     for number in np.unique(numbers).tolist():
         mine = numbers == number
         count = int(mine.sum())
         if mixture is None:
-            tokens[mine] = _limits(data.sources[number], count, random)
+            frames[mine] = data.sources[number].frames or 1
+            tokens[mine] = frames[mine] * _limits(data.sources[number], count, random)
         else:
             rows = random.permutation(_rows(mixture, number, count, random))
             limits = [source.sizes for source in data.sources]
             counts = PatchCounts(mixture, Draws(mixture, recipe.seed), patch=recipe.student.patch, limits=limits)
-            tokens[mine] = counts.tokens(rows, np.arange(count))
-    sequences = 0
+            tokens[mine], frames[mine] = counts.tokens(rows, np.arange(count)), mixture.frames(rows)
+    sequences, places = 0, tokens + prefix * frames
     for start in range(0, size, data.lookahead):
-        window = tokens[start : start + data.lookahead] + prefix
+        window = places[start : start + data.lookahead]
         sequences += len(first_fit_decreasing(window.tolist(), data.sequence_tokens, data.sequence_images))
     return size / sequences, int(tokens.sum()) / sequences
 

@@ -30,7 +30,7 @@ from distill.training.checkpoint import (
     save_standardisers,
 )
 from distill.training.optim import learning_rate
-from distill.training.plan import plan_stages
+from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import RunFolder
 from distill.training.throughput import measured_peak
@@ -54,6 +54,8 @@ class TrainingRun:
         self.stages = self.recipe.staged()
         self.ends = [sum(stage.train.steps for stage in self.stages[: n + 1]) for n in range(len(self.stages))]
         check_stages(self.stages)
+        for recipe, mixture in zip(self.stages, self.mixtures, strict=True):
+            check_clips(recipe, mixture)
 
     def train(self) -> Trainer:
         """Resume from the last checkpoint, or start; returns the trainer after the last step."""

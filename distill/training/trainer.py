@@ -136,10 +136,12 @@ class Trainer:
         stop: whether this rank received a signal to stop; one rank is enough.
         """
         world, recipe = self.context.world, self.context.recipe
-        patches = [len(image.patches) for image in share.images]
+        patches = [rows * columns for image in share.images for rows, columns in [image.grid] * image.frames]
         prefix = 1 + recipe.student.registers
-        own = [len(patches), len(share.skipped), sum(patches) + prefix * len(patches), self.cost.flops(patches, prefix)]
-        images, skipped, tokens, flops, stops = world.numbers([*own, stop])
+        counts = [len(share.images), len(share.skipped), sum(patches), len(patches)]
+        numbers = world.numbers([*counts, self.cost.flops(patches, prefix), stop])
+        images, skipped, image_tokens, pictures, flops, stops = numbers
+        tokens = image_tokens + prefix * pictures
         if self.epoch is not None and share.step.epoch != self.epoch:
             self.check_epoch()
         self.epoch = share.step.epoch
@@ -150,7 +152,7 @@ class Trainer:
             with self._memory_error():
                 sums |= self._optimize(share, images)
         self.step += 1
-        self.tokens_seen += int(tokens) - prefix * int(images)
+        self.tokens_seen += int(image_tokens)
         return sums, stops > 0
 
     @contextmanager

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from curate.codec.tars import members
 from curate.codec.video import limited
 from curate.core.contracts import OF_VIDEOS
-from curate.core.errors import CurateError, StageError
+from curate.core.errors import CurateError, InputError, StageError
 from curate.core.recipe.load import load
 from curate.core.recipe.registry import resolve
 from curate.core.store.storage import open_storage
@@ -28,6 +28,9 @@ from curate.engine.run import Result, run
 from curate.engine.state import Options
 from curate.engine.units.pack.tasks import READ_VIDEOS
 from curate.pack.webdataset import PackWebDataset
+from distill.samples.images.reader import ImageReader, PatchedImage
+from distill.samples.sources.members import MemberReader
+from distill.samples.sources.mixture import open_source
 from tests.codec.video.make_videos import number_of, video
 from tests.engine import workspaces
 from tests.engine.deaths import deaths
@@ -94,6 +97,30 @@ def test_webdataset_reads_eight_frames_of_a_clip(folder: Path, workspace: Path, 
     record = latest(open_storage(str(workspace)), result.run_id)
     told = {name: about for name, _, about in explain(record, film["key"])}["dataset"]["members"]
     assert told == [f"{made.tars[film['shard']]}: 8 frames of {film['name']} at byte {film['offset']:,}"]
+
+
+@pytest.mark.parametrize("kept", ["frames", "both", "clip"])
+def test_the_reader_of_distill_reads_clips(kept: str, folder: Path, workspace: Path, tmp_path: Path) -> None:
+    made = Dataset(ran(workspace, tmp_path, recipe(folder, **({} if kept == "frames" else {"video": kept}))))
+    if kept == "clip":
+        with pytest.raises(InputError, match="has clips as mp4 files, without frames"):
+            open_source(made.storage.root)
+        return
+    dataset = open_source(made.storage.root)
+    members, reader = MemberReader(dataset), ImageReader(dataset, patch=8, max_tokens=96)
+    for row, place in enumerate(dataset.strings("key")):
+        name = made.names[place]
+        assert json.loads(members.member(row, "json") or b"")["key"] == place
+        image = reader.get(row)
+        assert isinstance(image, PatchedImage)
+        if name in VIDEOS:
+            assert members.frames(row) == made.frames(made.rows[name])
+            assert image.frames == (3 if name == "few.mp4" else 8)
+            assert image.grid == ((12, 8) if name == "tall.mp4" else (8, 12))
+        else:
+            assert image.frames == 1 and members.read(row) == (folder / name).read_bytes()
+        if name == "film.mp4":
+            assert members.member(row, "txt") == b"numbers that count"
 
 
 def np_turned(jpeg: bytes) -> bytes:

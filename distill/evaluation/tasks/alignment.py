@@ -156,9 +156,11 @@ def align(
     world: World,
     settings: EvaluateRecipe,
 ) -> dict[tuple[str, str], float]:
-    """CKA by row and column. Rows: the student's layers and experts. Columns: `TEACHER: layer I` and `TEACHER: output`,
-    and the same of `TEACHER, clipped to ±C`. rows: rows of images, the same on every rank; unreadable images are
-    skipped."""
+    """CKA by row and column, in clips on their middle frame.
+
+    Rows: the student's layers and experts. Columns: `TEACHER: layer I` and `TEACHER: output`, and the same of `TEACHER,
+    clipped to ±C`. rows: rows of images, the same on every rank; unreadable images are skipped.
+    """
 
     def batches(rows: Sequence[int]) -> Iterator[_Minibatch]:
         batch = _Minibatch()
@@ -166,6 +168,7 @@ def align(
             image = reader.get(int(row))
             if not isinstance(image, PatchedImage):
                 continue
+            image = image.pictures()[image.frames // 2]
             _student_rows(batch, student, image, settings.cka_student_layers)
             _teacher_columns(batch, teachers, image, settings)
             batch.tokens += len(image.patches)

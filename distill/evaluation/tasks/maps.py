@@ -39,8 +39,7 @@ class PatchFeatures:
         self.values: dict[str, dict[int, Floats]] = {}
 
     def update(self, features: FeatureBatch) -> None:
-        for image in features.batch.images:
-            rows, columns = image.grid
+        for image, (rows, columns) in zip(features.batch.images, features.grids, strict=True):
             self.pixels[image.row] = unpatchify(image.patches, columns, rows, self._patch)
         for name, output in features.outputs.items():
             if output.patches is not None:

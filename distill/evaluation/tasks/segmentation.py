@@ -39,6 +39,9 @@ class _Masks:
 
     def mask(self, row: int, grid: tuple[int, int]) -> NDArray[np.int64] | None:
         height, width = grid[0] * self._patch, grid[1] * self._patch
+        if self._data.mixture.frames_of(row)[0] > 1:
+            self.left_out["clip"] += 1
+            return None
         try:
             mask = self._data.mask(row, width, height)
         except Reject as error:
@@ -75,7 +78,7 @@ class ProbeTrainer(_Masks):
 
     def update(self, features: FeatureBatch) -> None:
         targets = {}
-        for row, grid in zip(features.rows, features.batch.grids, strict=True):
+        for row, grid in zip(features.rows, features.grids, strict=True):
             mask = self.mask(row, grid)
             if mask is not None:
                 targets[row] = class_shares(mask, self._patch)
@@ -143,7 +146,7 @@ class MaskEvaluator(_Masks):
         self.pixels = {name: np.zeros([len(one.layer.bias)] * 2, dtype=np.int64) for name, one in probes.items()}
 
     def update(self, features: FeatureBatch) -> None:
-        true = {row: self.mask(row, grid) for row, grid in zip(features.rows, features.batch.grids, strict=True)}
+        true = {row: self.mask(row, grid) for row, grid in zip(features.rows, features.grids, strict=True)}
         for name, one in self._probes.items():
             all_patches = features.outputs[one.model].patches
             assert all_patches is not None

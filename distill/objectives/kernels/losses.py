@@ -32,8 +32,14 @@ def errors(predicted: Tensor, target: Tensor, kind: Kind, channels: Channels = "
     return error.mean(-1) if channels == "mean" else error.sum(-1)
 
 
+def frame_means(values: Tensor, frames: Sequence[int]) -> Tensor:
+    """Means per sample (B, …) over its frames' values (F, …). frames: number of each sample, F in total."""
+    return image_means(values, frames) if len(values) != len(frames) else values
+
+
 def image_means(values_N: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Means per image (B,) of the packed tokens' values (N,). tokens: number of tokens of each image, N in total."""
+    """Means per image (B, …) of the packed tokens' values (N, …). tokens: number of each image, N in total."""
     counts = torch.tensor(tokens, dtype=torch.int64, device=values_N.device)
     image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=len(values_N))
-    return values_N.new_zeros(len(counts)).index_add(0, image, values_N) / counts.to(values_N)
+    sums = values_N.new_zeros(len(counts), *values_N.shape[1:]).index_add(0, image, values_N)
+    return sums / counts.to(values_N).view(-1, *[1] * (values_N.ndim - 1))

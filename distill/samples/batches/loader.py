@@ -150,12 +150,18 @@ class Batch:
     patches: NDArray[np.uint8]
     """(tokens, patch * patch * 3)."""
     grids: list[tuple[int, int]]
-    """(rows, columns) per image."""
+    """(rows, columns) per image, and per frame of a clip."""
     images: list[PatchedImage]
+    """Samples: images and clips."""
     texts: list[str | None]
     """Text drawn for each image."""
     second_texts: list[str | None]
     """The second text of each image, see `SourceRecipe.text_pair`."""
+
+    @property
+    def frames(self) -> list[int]:
+        """Frames of each sample."""
+        return [image.frames for image in self.images]
 
     def tensor(self, device: torch.device) -> torch.Tensor:
         """The patches on a device. Pinned memory makes the copy to a GPU asynchronous."""
@@ -164,14 +170,14 @@ class Batch:
 
 
 def collate(images: Sequence[PatchedImage], patch: int = 0) -> Batch:
-    """Sort the images by length. Their order does not matter, since every loss is a mean over images.
+    """Sort the images by length, clips by that of a frame. Order does not matter: every loss is a mean over images.
 
     patch: the size of a patch, which is needed if there may be no image.
     """
     ordered = sorted(images, key=lambda image: (image.grid[0] * image.grid[1], image.grid))
     return Batch(
         np.concatenate([item.patches for item in ordered]) if ordered else np.zeros((0, 3 * patch**2), np.uint8),
-        [item.grid for item in ordered],
+        [item.grid for item in ordered for _ in range(item.frames)],
         ordered,
         [item.text for item in ordered],
         [item.second_text for item in ordered],

@@ -1,4 +1,4 @@
-"""Reads the image of an index row as patches for the student and inputs for its teachers.
+"""Reads the image of an index row, or the frames of a clip, as patches for the student and inputs for its teachers.
 
 Errors of a single sample end here: the sample is skipped with a reason. An image is decoded once and cached (as 8-bit
 patches) while there is room. The cache never evicts: an epoch visits every sample once, so replacing entries would only
@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from PIL import Image
 
 from curate.codec.images import MAX_PIXELS, decode
 from curate.core.errors import Reject
-from curate.encoders.student.patches import grid, grids, patchify
+from curate.encoders.student.patches import grid, patchify
 from curate.encoders.student.pixels import decode_to, resize, resize_to_grid
-from distill.samples.batches.draws import AUGMENT, SIZE, Draws, choose
+from distill.samples.batches.draws import AUGMENT, PAIR, Draws
+from distill.samples.images.counts import PatchCounts
+from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS, MemberReader
 from distill.samples.sources.mixture import Mixture, as_mixture
@@ -43,19 +45,37 @@ class Augment(Protocol):
 
 @dataclass
 class PatchedImage:
+    """An image, or the frames of a clip, which have equal sizes."""
+
     row: int
     grid: tuple[int, int]
-    """(rows, columns) of patches."""
+    """(rows, columns) of patches, of each frame."""
     patches: NDArray[np.uint8]
-    """(rows * columns, patch * patch * 3)."""
+    """(frames * rows * columns, patch * patch * 3), frame by frame."""
     prepared: dict[str, Any] = field(default_factory=dict)
-    """Inputs of the teachers that have no features of this image yet, by teacher."""
+    """Inputs of the teachers that have no features of this image yet, by teacher; for a clip, a list with one for
+    each frame."""
     text: str | None = None
     """The text drawn for it; None if its source names no texts, or if the sample has none of them."""
     second_text: str | None = None
     """The other text of its source's `text_pair`."""
     augmented: bool = False
     """Augmented at random, so that the teachers' features for it must not be reused."""
+    frames: int = 1
+    pair: tuple[int, int] = (0, 0)
+    """Two frames of a clip, drawn for it."""
+
+    def pictures(self) -> list[PatchedImage]:
+        """Each frame as an image; an image itself."""
+        if self.frames == 1:
+            return [self]
+        return [
+            PatchedImage(
+                self.row, self.grid, patches, {name: inputs[number] for name, inputs in self.prepared.items()},
+                augmented=self.augmented,
+            )
+            for number, patches in enumerate(np.split(self.patches, self.frames))
+        ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -131,12 +151,17 @@ class ImageReader:
         self._enlarge = enlarge
         self._allowance, self._augment = allowance or CacheBudget(0), augment
         self._kept: dict[tuple[int, int], PatchedImage] = {}
-        self._kept_images: dict[int, Image.Image] = {}
+        self._kept_images: dict[int, list[Image.Image]] = {}
         self._kept_texts: dict[int, Found] = {}
 
     def tokens(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Patches (n,) planned for rows (n,) in epochs (n,) of their source; without epochs, at the largest limits."""
+        """Patches (n,) planned for rows (n,) in epochs (n,) of their source, over all frames of a clip; without epochs,
+        at the largest limits."""
         return self._patch_counts.tokens(rows, epochs)
+
+    def places(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None, prefix: int) -> NDArray[np.int64]:
+        """Places (n,) in a sequence: patches, and `prefix` (CLS and registers) for each frame."""
+        return self._patch_counts.tokens(rows, epochs) + prefix * self._mixture.frames(rows)
 
     def get(self, row: int, epoch: int | None = None) -> PatchedImage | Skipped:
         """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
@@ -153,32 +178,53 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
+        if image.frames > 1:
+            image.pair = _pair(int(self._draws.ranks(PAIR, row, epoch or 0)[0]), image.frames)
         return image
+
+    def _files(self, row: int) -> list[bytes]:
+        """The encoded image, or the frames to read of a clip."""
+        stored, frames = self._mixture.frames_of(row)
+        if stored == 1:
+            return [self._read(row)]
+        found = self.members.frames(row)
+        return [found[place] for place in spread(stored, frames)]
 
     def _plain(self, row: int, limit: int) -> PatchedImage:
         kept = self._kept.get((row, limit))
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
-            return PatchedImage(row, kept.grid, kept.patches)
-        data = self._read(row)
+            return replace(kept)
+        files = self._files(row)
         if not self._whole:  # so that the student's pixels depend on the recipe, never on the cache
             fit = partial(self._pixels, row, limit)
-            return self._keep(self._patches(row, decode_to(data, fit, self._max_pixels)), limit)
-        image = decode(data, max_pixels=self._max_pixels)
+            return self._keep(self._patches(row, [decode_to(data, fit, self._max_pixels) for data in files]), limit)
+        images = [decode(data, max_pixels=self._max_pixels) for data in files]
         if kept is None:
-            kept = self._patches(row, resize(image, self._pixels(row, limit, *image.size)))
+            kept = self._patches(row, [resize(image, self._pixels(row, limit, *image.size)) for image in images])
             self._keep(kept, limit)
-        prepared = {} if self._teachers is None else self._teachers.prepare(row, image)
-        return PatchedImage(row, kept.grid, kept.patches, prepared)
+        return replace(kept, prepared=self._prepared(row, images))
 
-    def _patches(self, row: int, pixels_HWC: NDArray[np.uint8]) -> PatchedImage:
-        height, width, _ = pixels_HWC.shape
-        return PatchedImage(row, (height // self.patch, width // self.patch), patchify(pixels_HWC, self.patch))
+    def _patches(self, row: int, frames_HWC: Sequence[NDArray[np.uint8]]) -> PatchedImage:
+        """Raises Reject if the frames differ in size."""
+        height, width, _ = frames_HWC[0].shape
+        if any(other.shape[:2] != (height, width) for other in frames_HWC):
+            raise Reject("frames_differ", f"the frames of {self._mixture.key(row)} differ in size")
+        patches = [patchify(pixels_HWC, self.patch) for pixels_HWC in frames_HWC]
+        joined = patches[0] if len(patches) == 1 else np.concatenate(patches)
+        return PatchedImage(row, (height // self.patch, width // self.patch), joined, frames=len(patches))
+
+    def _prepared(self, row: int, images: Sequence[Image.Image], *, augmented: bool = False) -> dict[str, Any]:
+        """Inputs of the teachers, see `PatchedImage.prepared`."""
+        if self._teachers is None:
+            return {}
+        each = [self._teachers.prepare(row, image, augmented=augmented) for image in images]
+        return each[0] if len(each) == 1 else {name: [own[name] for own in each] for name in each[0]}
 
     def _keep(self, image: PatchedImage, limit: int) -> PatchedImage:
         """Cache an image if there is room; returns a copy, which the caller may change."""
         if self._allowance.take(image.patches.nbytes):
             self._kept[image.row, limit] = image
-        return PatchedImage(image.row, image.grid, image.patches)
+        return replace(image)
 
     def _pixels(self, row: int, limit: int, width: int, height: int) -> tuple[int, int]:
         """(width, height) of the grid for the actual size of the image, at most the planned number of patches even if
@@ -193,32 +239,35 @@ class ImageReader:
         return columns * self.patch, rows * self.patch
 
     def _augmented(self, row: int, epoch: int, augment: Augment) -> PatchedImage:
-        """The augmented image, enlarged to the number of patches planned for the whole image."""
-        rank = self._draws.ranks(AUGMENT, row, epoch)[0]
-        image = augment(self._original(row), random=np.random.default_rng(int(rank)))
-        planned = int(self._patch_counts.tokens(row, epoch)[0])
-        columns, rows = grid(image.width * _ENLARGE, image.height * _ENLARGE, patch=self.patch, max_tokens=planned)
-        result = self._patches(row, resize_to_grid(image, columns, rows, self.patch))
-        result.prepared = {} if self._teachers is None else self._teachers.prepare(row, image, augmented=True)
-        result.augmented = True
+        """The augmented image, enlarged to the number of patches planned for the whole image; all frames of a clip
+        alike."""
+        rank = int(self._draws.ranks(AUGMENT, row, epoch)[0])
+        images = [augment(image, random=np.random.default_rng(rank)) for image in self._originals(row)]
+        planned = self._patch_counts.planned(row, self._patch_counts.limit_of(row, epoch))
+        width, height = images[0].size
+        columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=planned)
+        result = self._patches(row, [resize_to_grid(image, columns, rows, self.patch) for image in images])
+        result.prepared, result.augmented = self._prepared(row, images, augmented=True), True
         return result
 
-    def _original(self, row: int) -> Image.Image:
-        """The image to augment: at full size if teachers need it, otherwise no larger than the student can use."""
+    def _originals(self, row: int) -> list[Image.Image]:
+        """The images to augment: at full size if teachers need it, otherwise no larger than the student can use."""
         kept = self._kept_images.get(row)
         if kept is not None:
             return kept
-        image = decode(self._read(row), max_pixels=self._max_pixels)
+        images = [decode(data, max_pixels=self._max_pixels) for data in self._files(row)]
+        if any(image.size != images[0].size for image in images):
+            raise Reject("frames_differ", f"the frames of {self._mixture.key(row)} differ in size")
         if self._teachers is not None:
-            return image
-        pixels = self._patch_counts.limit_of(row, None) * self.patch**2
-        scale = (_SPARE * pixels / (image.width * image.height)) ** 0.5
+            return images
+        width, height = images[0].size
+        scale = (_SPARE * self._patch_counts.limit_of(row, None) * self.patch**2 / (width * height)) ** 0.5
         if scale < 1:
-            size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-            image = image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0)
-        if self._allowance.take(_PIXEL_BYTES * image.width * image.height):
-            self._kept_images[row] = image
-        return image
+            size = max(1, round(width * scale)), max(1, round(height * scale))
+            images = [image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0) for image in images]
+        if self._allowance.take(sum(_PIXEL_BYTES * image.width * image.height for image in images)):
+            self._kept_images[row] = images
+        return images
 
     def _texts(self, row: int, epoch: int | None) -> tuple[str, ...]:
         """The text drawn in an epoch, or the two of a pair."""
@@ -235,52 +284,7 @@ class ImageReader:
         return drawn
 
 
-class PatchCounts:
-    """Steps are planned with these numbers, so an image is later resized to fit its planned number of patches."""
-
-    def __init__(self, mixture: Mixture, draws: Draws, *, patch: int, limits: Sequence[dict[int, float]]) -> None:
-        """limits: per source, weights by maximum number of patches."""
-        self.patch, self._mixture, self._draws = patch, mixture, draws
-        self._limits = [np.array(list(item), dtype=np.int64) for item in limits]
-        self._weights = [list(item.values()) for item in limits]
-        self._largest = np.array([item.max() for item in self._limits])
-        self._single = np.array([len(item) == 1 for item in self._limits])
-
-    def limit(self, rows: ArrayLike, epochs: ArrayLike | None) -> NDArray[np.int64]:
-        """Limits (n,) of rows (n,) in epochs (n,); without epochs, the largest limit of each row's source."""
-        rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
-        source = self._mixture.source_of(rows)
-        limits = self._largest[source]
-        if epochs is None or self._single.all():
-            return limits
-        epochs = np.broadcast_to(np.asarray(epochs, dtype=np.int64), rows.shape)
-        for number in np.flatnonzero(~self._single):
-            mine = np.flatnonzero(source == number)
-            ranks = self._draws.ranks(SIZE, rows[mine], epochs[mine])
-            limits[mine] = self._limits[number][choose(ranks, self._weights[number])]
-        return limits
-
-    def limit_of(self, row: int, epoch: int | None) -> int:
-        """Limit of one row in an epoch; without an epoch, the largest limit of its source."""
-        source = self._mixture.locate(row)[0]
-        if epoch is None or self._single[source]:
-            return int(self._largest[source])
-        return int(self.limit(row, epoch)[0])
-
-    def tokens(self, rows: ArrayLike, epochs: ArrayLike | None = None) -> NDArray[np.int64]:
-        """Patches (n,) planned for rows (n,) in epochs (n,) of their source; without epochs, at the largest limits."""
-        rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
-        limits = self.limit(rows, epochs)
-        width, height = self._mixture.take("width", rows), self._mixture.take("height", rows)
-        out = np.zeros(len(rows), dtype=np.int64)
-        for limit in np.unique(limits).tolist():
-            mine = limits == limit
-            columns, high = grids(width[mine], height[mine], patch=self.patch, max_tokens=limit)
-            out[mine] = columns * high
-        return out
-
-    def planned(self, row: int, limit: int) -> int:
-        """Patches of one row under one of its source's limits."""
-        width, height = self._mixture.number("width", row), self._mixture.number("height", row)
-        columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
-        return columns * rows
+def _pair(rank: int, frames: int) -> tuple[int, int]:
+    """Two different frames of a clip, in order, for a uniform 64-bit number."""
+    first, second = rank % frames, rank // frames % (frames - 1)
+    return (first, second + 1) if second >= first else (second, first)

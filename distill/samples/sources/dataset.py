@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from curate.core.errors import InputError
 from curate.core.hashing import digest, digest_bytes, keys_of_words
 from curate.core.store.storage import Storage, open_storage
-from distill.samples.sources.index import ITEM, KEY, SETS, VERSION, Index, IndexSource, load_index
+from distill.samples.sources.index import FRAMES, ITEM, KEY, SETS, VERSION, Index, IndexSource, load_index
 
 REQUIRED = ("shard", "row", "key", "copy", "ext", "offset", "size", "width", "height")
 _MAPPED = (*REQUIRED, ITEM, SETS, "text_offset", "text_size")
 """All other columns were carried in by the user, with any name and type."""
+_CLIPS = "frame_offsets"
+"""A column of datasets that may have clips. Without it, `frames` is a carried column."""
 _BATCH, _BLOCK = 1 << 17, 8 << 20
 
 
@@ -112,6 +114,9 @@ def open_dataset(url: str) -> Dataset:
     if not rows:
         raise InputError(f"{url}: the dataset has no samples; see its funnel with `curate status`")
     chosen = [name for name in _MAPPED if name in names and name != "ext"]
+    if _CLIPS in names:
+        _check_frames(storage, place, url)
+        chosen.append(FRAMES)
     index = load_index(
         IndexSource(
             place, storage.url, _stamp(storage, manifest), rows, chosen, lambda: _batches(storage, place, chosen),
@@ -128,6 +133,16 @@ def open_dataset(url: str) -> Dataset:
         return (batch.column(0) for batch in _batches(storage, place, [name]))
 
     return Dataset(storage, index, names, read, tars)
+
+
+def _check_frames(storage: Storage, place: str, url: str) -> None:
+    """InputError if a sample is a video file."""
+    for batch in _batches(storage, place, ["ext"]):
+        if pc.any(pc.equal(batch.column(0), "mp4")).as_py():
+            raise InputError(
+                f"{url}: has clips as mp4 files, without frames; expected frames: pack it with `video: frames`, or "
+                "`video: both`"
+            )
 
 
 def _locate(url: str) -> Storage:

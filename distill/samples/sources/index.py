@@ -26,12 +26,12 @@ from curate.core.hashing import digest, hashed_words, key_words
 from curate.core.store.cache import cache_folder
 from distill.samples.cache import explain_errors, lock_folder, mark_used, publish_folder, remove_older
 
-VERSION = 2
+VERSION = 3
 """To increase when the same table would get different arrays."""
-KEY, ITEM, SETS = "key", "item", "duplicate_set"
+KEY, ITEM, SETS, FRAMES = "key", "item", "duplicate_set", "frames"
 _NUMBERS: dict[str, type[np.generic]] = {
     "shard": np.int32, "row": np.int32, "copy": np.int32, "offset": np.int64, "size": np.int64,
-    "width": np.int32, "height": np.int32, ITEM: np.int32, "members": np.int64,
+    "width": np.int32, "height": np.int32, ITEM: np.int32, "members": np.int64, FRAMES: np.int16,
 }  # fmt: skip
 _IN_MEMORY = 1 << 20
 """Up to this many samples, each process has its own arrays in memory: at most 100 MB."""

@@ -18,19 +18,20 @@ from numpy.typing import NDArray
 
 from curate.core.errors import Reject
 from curate.core.store.storage import Storage
+from distill.samples.sources.clips import split_span
 from distill.samples.sources.dataset import Dataset
-from distill.samples.sources.index import ITEM
+from distill.samples.sources.index import FRAMES, ITEM
 from distill.samples.sources.mixture import Mixture, as_mixture
 
 STREAM_SHARE = 0.1
 OPEN_TARS = 64
 _BLOCK = tarfile.BLOCKSIZE
-_FOLLOWING = 2
-"""Members after the image of a sample: its text, if it has one, and its JSON."""
+_FOLLOWING = 3
+"""Members after the image of a sample: the file of a clip and its text, if it has them, and its JSON."""
 
 
 class MemberReader:
-    """`read(row)` returns a sample's encoded image. Thread-safe."""
+    """`read(row)` returns a sample's encoded image, `frames(row)` the frames of a clip. Thread-safe."""
 
     def __init__(self, dataset: Dataset | Mixture, *, share: float = 1.0, open_tars: int = OPEN_TARS) -> None:
         """share: fraction of each tar's samples that this process reads; open_tars: tars per source kept open."""
@@ -53,6 +54,21 @@ class MemberReader:
         source, place = self._mixture.locate(row)
         first, shard, offset, size = self._columns[source]
         return self._read(first + shard.item(place), offset.item(place), size.item(place))
+
+    def frames(self, row: int) -> list[bytes]:
+        """The encoded frames of a clip, all of them in order. Raises Reject as `read` does, and corrupt_clip."""
+        number = self._mixture.number
+        shard, offset, size = (number(name, row) for name in ("shard", "offset", "size"))
+        try:
+            found = split_span(self._read(shard, offset - _BLOCK, size + _BLOCK))
+        except Reject as error:
+            raise Reject(error.reason, f"{error.detail}, in the frames of {self._mixture.key(row)}") from error
+        except ValueError:
+            found = []
+        if len(found) != (stored := number(FRAMES, row)):
+            where = f"{self._mixture.tar(shard)[1]} at {offset}"
+            raise Reject("corrupt_clip", f"{where}: {len(found)} of {stored} frames of {self._mixture.key(row)}")
+        return found
 
     def member(self, row: int, name: str) -> bytes | None:
         """Another member of a sample by its extension (`txt`, `json`), or None. Raises Reject as `read` does."""

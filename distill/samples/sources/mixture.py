@@ -15,8 +15,9 @@ from curate.core.errors import InputError
 from curate.core.hashing import digest, keys_of_words
 from curate.core.store.storage import Storage
 from distill.recipe.data import DataRecipe, SourceRecipe
+from distill.samples.sources.clips import check_clips
 from distill.samples.sources.dataset import Dataset, NoDatasetError, open_dataset
-from distill.samples.sources.index import KEY
+from distill.samples.sources.index import FRAMES, KEY
 from distill.samples.sources.webdataset import open_webdataset
 
 _PLACE = "data.sources"
@@ -36,6 +37,8 @@ class Mixture:
         self.starts = np.cumsum([0, *(len(item) for item in self.sources)])
         """(sources + 1,): first row of each source, then n."""
         self._bounds = self.starts.tolist()
+        self._most = [recipe.frames or np.iinfo(np.int64).max for recipe in self.recipes]
+        """Frames that a clip of each source is limited to."""
         self.shards = np.cumsum([0, *(len(item.tars) for item in self.sources)])
         """(sources + 1,): first shard of each source, then the number of shards."""
 
@@ -87,6 +90,25 @@ class Mixture:
                 found[mine] = own.integers(name)[places] + (self.shards[source] if name == "shard" else 0)
         return found
 
+    def stored_frames(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """Frames (n,) that the tars have of rows (n,); 1 for images."""
+        rows = np.asarray(rows, dtype=np.int64)
+        found = np.ones(rows.shape, dtype=np.int64)
+        for source, mine, places in self._by_source(rows):
+            if self.sources[source].index.has(FRAMES):
+                found[mine] = self.sources[source].index.numbers(FRAMES)[places]
+        return found.clip(min=1)
+
+    def frames(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """Frames (n,) that are read of rows (n,); 1 for images."""
+        stored = self.stored_frames(rows)
+        return np.minimum(stored, np.array(self._most)[self.source_of(rows)]) if (stored > 1).any() else stored
+
+    def frames_of(self, row: int) -> tuple[int, int]:
+        """(frames that the tar has, frames that are read) of one row."""
+        stored = max(1, self.number(FRAMES, row))
+        return stored, min(stored, self._most[self.locate(row)[0]])
+
     def words_of(self, rows: ArrayLike) -> NDArray[np.uint64]:
         """Keys (n, 2) of rows (n,), as 64-bit words."""
         return self._pairs(rows, [item.index.words for item in self.sources])
@@ -135,14 +157,26 @@ class Mixture:
         return found
 
     @cached_property
+    def chosen(self) -> NDArray[np.bool_] | None:
+        """(n,): whether a sample is of the kind, image or clip, that its source is limited to; None without a limit."""
+        if all(recipe.only is None for recipe in self.recipes):
+            return None
+        clips = self.stored_frames(np.arange(len(self))) > 1
+        wanted = {"clips": clips, "images": ~clips, None: np.ones(len(self), dtype=bool)}
+        spans = zip(self.recipes, self._bounds[:-1], self._bounds[1:], strict=True)
+        return np.concatenate([wanted[recipe.only][start:stop] for recipe, start, stop in spans])
+
+    @cached_property
     def eligible(self) -> NDArray[np.bool_] | None:
-        """(n,): whether an image has a natural size that its source is trained on; None if no source has a limit.
+        """(n,): whether a sample is `chosen`, and has a natural size that its source is trained on; None if no source
+        has a limit.
 
         Raises InputError for a source without such an image.
         """
         if all(recipe.natural_side is None for recipe in self.recipes):
-            return None
-        return np.concatenate([self._eligible(number) for number in range(len(self.sources))])
+            return self.chosen
+        sizes = np.concatenate([self._eligible(number) for number in range(len(self.sources))])
+        return sizes if self.chosen is None else sizes & self.chosen
 
     def _eligible(self, number: int) -> NDArray[np.bool_]:
         own, limits = self.sources[number], self.recipes[number].natural_side
@@ -223,6 +257,7 @@ def open_mixtures(stages: Iterable[DataRecipe]) -> list[Mixture]:
                 opened[source.dataset] = open_source(source.dataset)
         mixtures.append(Mixture([opened[source.dataset] for source in data.sources], data.sources))
     for mixture in mixtures:
+        check_clips(mixture)
         _ = mixture.eligible  # an error before anything is computed
     return mixtures
 

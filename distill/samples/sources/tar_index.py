@@ -18,6 +18,7 @@ from curate.codec.tars import Member, members
 from curate.core.errors import Undecodable
 from curate.core.hashing import make_key
 from curate.core.store.storage import Storage
+from distill.samples.sources.clips import frame_number
 
 IMAGES = ("jpg", "jpeg", "png", "webp", "gif", "avif", "bmp", "tif", "tiff", "jp2", "jpe", "jfif", "j2k", "img")
 """Extensions of a sample's image, in order of preference. The choice of a sample's image enters its key."""
@@ -61,12 +62,16 @@ def index_tar(storage: Storage, name: str) -> TarIndex:
     with open_file(storage, name) as file:
         found.error = _compression(file)
         facts: dict[int, _Facts] = {}
+        row = None
         for group in group_members(_members(file, found, facts)) if not found.error else ():
             row = _row(group, {suffix: facts.pop(member.offset) for suffix, member in group.members.items()})
             if row is None:
                 found.without_image += 1
             else:
                 found.rows.append({"row": len(found.rows), **row})
+        if found.error and row is not None and frame_number(row["ext"], IMAGES) is not None:
+            found.rows.pop()
+            found.error = f"{found.error}, perhaps within the frames of {row['name']}"
     return found
 
 
@@ -122,21 +127,34 @@ def _row(group: MemberGroup, facts: dict[str, _Facts]) -> dict[str, Any] | None:
     suffix = _image_suffix(group)
     if suffix is None:
         return None
+    frames = _frames(group) if "." in suffix else []
+    suffix = frames[0] if frames else suffix
     member, start = group.members[suffix], facts[suffix].start
     width, height = facts[suffix].size or (None, None)
     row = {
         "name": group.stem, "key": make_key("webdataset", f"{group.stem}/{member.size}/{start}"),
         "ext": suffix, "offset": member.offset, "size": member.size, "width": width, "height": height,
     }  # fmt: skip
+    if frames:
+        last = group.members[frames[-1]]
+        row |= {"frames": len(frames), "size": last.offset + last.size - member.offset}
     rest = hashlib.blake2b(digest_size=8)
     for other, place in group.members.items():
         if other != suffix:
-            prefix = "text" if other == "txt" else other
-            row |= {f"{prefix}_offset": place.offset, f"{prefix}_size": place.size}
+            if other not in frames:
+                prefix = "text" if other == "txt" else other
+                row |= {f"{prefix}_offset": place.offset, f"{prefix}_size": place.size}
             rest.update(f"{other}/{place.size}/".encode() + facts[other].digest)
     row["members"] = int.from_bytes(rest.digest(), "little", signed=True)
     label = facts[CLASS].text if CLASS in facts else None
     return row if label is None else row | {CLASS: label}
+
+
+def _frames(group: MemberGroup) -> list[str]:
+    """Suffixes of a clip's frames, in tar order; empty without two or more that lie next to each other."""
+    found = [place for place, suffix in enumerate(group.members) if frame_number(suffix, IMAGES) is not None]
+    together = len(found) > 1 and found[-1] - found[0] == len(found) - 1
+    return list(group.members)[found[0] : found[-1] + 1] if together else []
 
 
 def _image_suffix(group: MemberGroup) -> str | None:

@@ -30,11 +30,11 @@ from curate.core.store.cache import cache_folder
 from curate.core.store.storage import Storage
 from distill.samples.cache import lock_folder
 from distill.samples.sources.dataset import Dataset
+from distill.samples.sources.index import FRAMES, Index, IndexSource, load_index
 from distill.samples.sources.index import VERSION as INDEX_VERSION
-from distill.samples.sources.index import Index, IndexSource, load_index
 from distill.samples.sources.tar_index import CLASS, TarIndex, index_tar
 
-VERSION = 2
+VERSION = 3
 """To increase when the same tars would get a different index."""
 PART = 64
 _THREADS = 8
@@ -48,9 +48,10 @@ _FIELDS = {
     "row": pa.int32(), "name": pa.string(), "key": pa.string(), "ext": pa.string(), "offset": pa.int64(),
     "size": pa.int64(), "width": pa.int32(), "height": pa.int32(), "shard": pa.int32(), CLASS: pa.string(),
     "text_offset": pa.int64(), "text_size": pa.int64(), "json_offset": pa.int64(), "json_size": pa.int64(),
-    "members": pa.int64(),
+    "members": pa.int64(), FRAMES: pa.int16(),
 }  # fmt: skip
 _STRINGS = ("name", "ext", CLASS)
+_ALWAYS = [name for name in _FIELDS if name != FRAMES]
 
 
 def open_webdataset(url: str, place: str) -> Dataset:
@@ -210,7 +211,7 @@ def _index_one(part: _Part, shard: int) -> _TarRows:
     tar = part.tars[shard]
     found = _index_with_retries(part, tar.path)
     rows = [{"shard": shard, **row} for row in found.rows]
-    names = dict.fromkeys([*_FIELDS, *(name for row in rows for name in row)])
+    names = dict.fromkeys([*_ALWAYS, *(name for row in rows for name in row)])
     table = pa.Table.from_pylist(rows, schema=pa.schema([(name, _FIELDS.get(name, pa.int64())) for name in names]))
     place = f"{part.storage.url_of(tar.path)}: {len(rows)} samples"
     if found.error:
