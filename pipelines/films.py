@@ -2,7 +2,7 @@
 
 `make_films` writes a folder of videos with the metadata of Hugging Face's imagefolder:
 
-    FOLDER/0042.mp4            one to four shots, joined by cuts; a shot is a clip-art of the film's category
+    FOLDER/0042.mp4            one to four shots, joined by cuts; a shot is a clip-art of the film's kind
     FOLDER/0042-smaller.mp4    a copy, of one film in COPY_EVERY: half as large, trimmed, or of low quality
     FOLDER/metadata.jsonl      a line per film: file_name, caption (titles and #tags), label, moves, cuts_ms, copy_of
 
@@ -35,8 +35,11 @@ COPY_EVERY, STILL_EVERY = 8, 10
 FPS, SIZE = 15, (320, 180)
 ROOM = 1.5
 """Size of a scene, of which the camera shows a part of SIZE."""
-KINDS = ("computer", "recreation", "people", "transportation", "food", "animals", "tools", "plants", "buildings")
-"""Categories of clip-arts that films show, the most frequent first: the n-th is in 1/n as many films as the first."""
+KINDS = (
+    "computer/icons", "signs_and_symbols/flags", "recreation/games", "animals/mammals", "food/fruit",
+    "transportation/aiga-symbols", "shapes/stars", "recreation/music", "people",
+)  # fmt: skip
+"""Folders of clip-arts that films show, the most frequent first: the n-th is in 1/n as many films as the first."""
 MOST_PIXELS = 1 << 21
 QUALITY: Mapping[str, str] = {"qmin": "3", "qmax": "3", "flags": "+bitexact"}
 WORSE = {**QUALITY, "qmin": "12", "qmax": "12"}
@@ -45,8 +48,8 @@ WORSE = {**QUALITY, "qmin": "12", "qmax": "12"}
 @dataclass(frozen=True)
 class ClipArt:
     path: Path
-    category: str
-    """The first folder of its path."""
+    kind: str
+    """The last folder of one of KINDS."""
     title: str
     tags: tuple[str, ...] = ()
 
@@ -77,7 +80,7 @@ class Film:
         about = {
             "file_name": f"{self.name}.mp4",
             "caption": " ".join([*(shot.art.title for shot in self.shots), *(f"#{tag}" for tag in tags)]),
-            "label": self.shots[0].art.category,
+            "label": self.shots[0].art.kind,
             "moves": [shot.move for shot in self.shots],
             "cuts_ms": self.cuts_ms,
         }
@@ -85,22 +88,22 @@ class Film:
         return [about, about | copied] if self.copy else [about]
 
 
-def clip_arts(images: Path, kinds: Sequence[str] = KINDS) -> dict[str, list[ClipArt]]:
-    """By category, in an order that looks random. Raises InputError without any."""
-    found: dict[str, list[ClipArt]] = {kind: [] for kind in kinds}
-    for line in (images / "metadata.jsonl").read_text(encoding="utf-8").splitlines():
-        work = json.loads(line)
-        folders = work["category"].split("/")
-        if folders[0] in found and _is_small(images / work["file_name"]):
-            words = [*folders, *work["keywords"][:2]]
-            tags = tuple(dict.fromkeys("".join(filter(str.isalnum, word.lower())) for word in words))
-            title = work["title"].strip() or Path(work["file_name"]).stem
-            found[folders[0]].append(ClipArt(images / work["file_name"], folders[0], title, tuple(filter(None, tags))))
-    found = {kind: works for kind, works in found.items() if works}
+def clip_arts(images: Path) -> dict[str, list[ClipArt]]:
+    """By kind, in an order that looks random. Raises InputError without any."""
+    found: dict[str, list[ClipArt]] = {}
+    lines = (images / "metadata.jsonl").read_text(encoding="utf-8").splitlines()
+    for kind in KINDS:
+        name = kind.split("/")[-1]
+        for work in map(json.loads, lines):
+            path = images / work["file_name"]
+            if f"{work['category']}/".startswith(f"{kind}/") and _is_small(path):
+                words = [*work["category"].split("/"), *work["keywords"][:2]]
+                tags = dict.fromkeys("".join(filter(str.isalnum, word.lower())) for word in words)
+                art = ClipArt(path, name, work["title"].strip() or path.stem, tuple(filter(None, tags)))
+                found.setdefault(name, []).append(art)
+        random.Random(name).shuffle(found.get(name, []))
     if not found:
-        raise InputError(f"{images}: no images of {', '.join(kinds)}; remove the folder, and it is made again")
-    for kind, works in found.items():
-        random.Random(kind).shuffle(works)
+        raise InputError(f"{images}: no images of {', '.join(KINDS)}; remove the folder, and it is made again")
     return found
 
 
@@ -111,7 +114,7 @@ def _is_small(path: Path) -> bool:
 
 
 def cast(arts: Mapping[str, Sequence[ClipArt]], count: int) -> Iterator[Film]:
-    """Films of one category each. A clip-art is in one shot, unless there are too few."""
+    """Films of one kind each. A clip-art is in one shot, unless there are too few."""
     choose, used, kinds = random.Random("films"), dict.fromkeys(arts, 0), list(arts)
     for number in range(count):
         (kind,) = choose.choices(kinds, [1 / (place + 1) for place in range(len(kinds))])
@@ -158,9 +161,10 @@ def drawn(film: Film) -> Iterator[Image.Image]:
 
 
 def _scene(art: ClipArt, choose: random.Random) -> Image.Image:
-    """A clip-art before blots of light colours, ROOM times SIZE."""
+    """A clip-art before blots of one light colour, ROOM times SIZE."""
     width, height = (round(side * ROOM) for side in SIZE)
-    colours = np.array([[[choose.randint(90, 255) for _ in range(3)] for _ in range(6)] for _ in range(4)], np.uint8)
+    colour = np.array([choose.randint(150, 225) for _ in range(3)])
+    colours = (colour + [[[choose.randint(-40, 30)] for _ in range(8)] for _ in range(5)]).astype(np.uint8)
     scene = Image.fromarray(colours).resize((width, height), Image.Resampling.BICUBIC)
     with Image.open(art.path) as image:
         picture = image.convert("RGBA")

@@ -33,10 +33,18 @@ def video(videos: Path | None, workspace: str, engine: str, console: Console) ->
         settings = [f"videos=[{folders}]"]
     else:
         settings = own_videos(videos)
-    outputs = run_pipeline(PIPELINE, settings, workspace, engine)
-    teach(outputs, workspace, [], console, "sort the videos into a folder per class", TRAINING)
+    curate_and_teach(settings, workspace, engine, console)
     if videos is None:
         print(*found(Workspace(workspace)), sep="\n", flush=True)
+
+
+def curate_and_teach(
+    settings: list[str], workspace: str, engine: str, console: Console, training: list[str] | None = None
+) -> dict[str, str]:
+    """The place of each stage's output. settings, training: overrides of the two recipes."""
+    outputs = run_pipeline(PIPELINE, settings, workspace, engine)
+    teach(outputs, workspace, training or [], console, "sort the videos into a folder per class", TRAINING)
+    return outputs
 
 
 def own_videos(videos: Path) -> list[str]:
@@ -51,8 +59,8 @@ def own_videos(videos: Path) -> list[str]:
 
 def found(workspace: Workspace) -> Iterator[str]:
     """What the latest run found of what is known of the generated videos."""
-    run = workspace.run(None).run_id
-    columns = ["key", "source_id", "meta", "duplicate_set", "look.cuts_ms", "still_share"]
+    run = workspace.run(None).id
+    columns = ["key", "source_id", "meta", "duplicate_set", "cuts_ms"]
     rows = workspace.table(run, "members", columns).table.to_pylist()
     films = [row | {"film": json.loads(row["meta"])} for row in rows if "moves" in row["meta"]]
     originals = {film["source_id"]: film for film in films if "copy_of" not in film["film"]}
@@ -60,12 +68,13 @@ def found(workspace: Workspace) -> Iterator[str]:
     together = sum(copy["duplicate_set"] == originals[copy["film"]["copy_of"]]["duplicate_set"] for copy in copies)
     cuts = [(film["film"]["cuts_ms"], film["cuts_ms"]) for film in originals.values()]
     right = sum(any(abs(cut - one) <= NEAR_MS for one in said) for true, said in cuts for cut in true)
-    passed = {stage: workspace.table(run, stage, ["key"]).table["key"].to_pylist() for stage in ("unique", "moving")}
-    rejected = set(passed["unique"]) - set(passed["moving"])
-    still = {film["key"] for film in films if set(film["film"]["moves"]) == {"still"}}
-    yield f"films    {len(films)}, of which {len(copies)} are copies: {together} of them found"
-    yield f"cuts     {sum(len(true) for true, _ in cuts)}: {right} found, of {sum(len(said) for _, said in cuts)} reported"
-    yield f"still    {len(still & set(passed['unique']))}: {len(still & rejected)} rejected, of {len(rejected)} rejected"
+    passed = [set(workspace.table(run, stage, ["key"]).table["key"].to_pylist()) for stage in ("unique", "moving")]
+    still = {film["key"] for film in films if set(film["film"]["moves"]) == {"still"}} & passed[0]
+    rejected = passed[0] - passed[1]
+    every, reported = (sum(map(len, times)) for times in zip(*cuts, strict=True))
+    yield f"copies   {together} of {len(copies)} found"
+    yield f"cuts     {right} of {every} found; {reported} reported"
+    yield f"still    {len(still & rejected)} of {len(still)} rejected; {len(rejected)} rejected in all"
 
 
 def main() -> None:
