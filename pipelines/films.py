@@ -91,10 +91,10 @@ class Film:
 def clip_arts(images: Path) -> dict[str, list[ClipArt]]:
     """By kind, in an order that looks random. Raises InputError without any."""
     found: dict[str, list[ClipArt]] = {}
-    lines = (images / "metadata.jsonl").read_text(encoding="utf-8").splitlines()
+    works = [json.loads(line) for line in (images / "metadata.jsonl").read_text(encoding="utf-8").splitlines()]
     for kind in KINDS:
         name = kind.split("/")[-1]
-        for work in map(json.loads, lines):
+        for work in works:
             path = images / work["file_name"]
             if f"{work['category']}/".startswith(f"{kind}/") and _is_small(path):
                 words = [*work["category"].split("/"), *work["keywords"][:2]]
