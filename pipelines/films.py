@@ -103,7 +103,7 @@ def clip_arts(images: Path) -> dict[str, list[ClipArt]]:
                 found.setdefault(name, []).append(art)
         random.Random(name).shuffle(found.get(name, []))
     if not found:
-        raise InputError(f"{images}: no images of {', '.join(KINDS)}; remove the folder, and it is made again")
+        raise InputError(f"{images}: no images of {', '.join(KINDS)}; give a folder of OpenClipart")
     return found
 
 

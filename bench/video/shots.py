@@ -50,7 +50,7 @@ from pipelines.films import Film, Move, Shot, clip_arts, drawn, encoded
 
 SEEDS, STEPS, FILMS = 3, 80, 500
 FPS, FRAMES, LEAST, SHOTS = 8, 33, 5, 4
-"""Frames a second, of a film, of a shot at least; most shots. Of 33 frames, the 8 are the same backwards."""
+"""Frames a second, of a film, of a shot at least; most shots. The 8 that are read are the same backwards."""
 RECIPE = str(ROOT / "distill" / "recipes" / "video.yaml")
 TEST_FRACTION = 0.3
 WAYS = {

@@ -27,7 +27,7 @@ TRAINING = ["seed=3", "data.test_fraction=0.4", "train.steps=2", "train.warmup_s
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures with metadata, as of OpenClipart."""
+    """Images with metadata, as of OpenClipart."""
     folder, lines = tmp_path_factory.mktemp("images"), []
     for number in range(40):
         category = ("animals/mammals/cats", "food/fruit", "logos")[number % 3]
