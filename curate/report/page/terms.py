@@ -138,6 +138,15 @@ DOWNLOAD_TERMS = {
 }
 """Terms of the section about downloads, which only downloaded pools have."""
 
+VIDEO_TERMS = {
+    "divided": (
+        "Division into clips",
+        "`video.divide` makes clips of the shots between cuts. Every millisecond of a video is in a clip, or has a "
+        "reason why not; the parts add up to the lengths of the videos.",
+    ),
+}
+"""Terms of the section about videos."""
+
 MEANINGS = REASONS | {
     "animated": "several frames, which the recipe does not allow",
     "aspect": "longer and thinner than the recipe allows",
