@@ -50,9 +50,7 @@ def _separated(text: str) -> str:
     return re.sub(r"\b\d{5,}\b", lambda found: f"{int(found[0]):,}", text)
 
 
-def thumbnails(
-    view: View, keys: Iterable[str], pixels: int, threads: int, frames: int = 1
-) -> dict[str, Thumbnail]:
+def thumbnails(view: View, keys: Iterable[str], pixels: int, threads: int, frames: int = 1) -> dict[str, Thumbnail]:
     """A thumbnail per key, of `frames` frames for a video; samples without bytes get MISSING."""
     found = dict.fromkeys(keys, MISSING)
     waiting: deque[tuple[str, Future[Thumbnail]]] = deque()

@@ -41,11 +41,15 @@ class Gallery:
     ) -> ImageCard:
         caption = row.get(self.caption or "caption") or row.get("caption")
         moves = row.get("media") == "video"
-        alt = clip(str(caption or row.get("source_id") or f"{'video' if moves else 'image'} {row['key']}"), ALT_CHARACTERS)
+        alt = clip(
+            str(caption or row.get("source_id") or f"{'video' if moves else 'image'} {row['key']}"), ALT_CHARACTERS
+        )
         thumb = self.thumbs.get(row["key"], MISSING)
         if thumb is MISSING and (detail := detail_of(row)):
             thumb = replace(thumb, detail=detail)
-        note = " · ".join(filter(None, (note, length(row) if moves else "")))
+        if moves:
+            note = f"{note} {length(row)}".strip()
+            thumb = replace(thumb, reason="not a video") if thumb.reason == "not an image" else thumb
         return ImageCard(row["key"], thumb, alt, self.facts(row), note, selected, keeper)
 
     def facts(self, row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -73,7 +77,9 @@ def detail_of(row: Mapping[str, Any]) -> str:
 
 
 def length(row: Mapping[str, Any]) -> str:
-    return duration(row["duration_ms"] / 1000) if row.get("duration_ms") else ""
+    """In words that stay on one line; "" if it is not known."""
+    known = row.get("duration_ms")
+    return duration(known / 1000).replace(" ", "\N{NO-BREAK SPACE}") if known else ""
 
 
 def _size(row: Mapping[str, Any]) -> str:

@@ -47,9 +47,7 @@ class FunnelRow:
         return self.before - self.lost + self.without_facts == self.after
 
 
-def funnel(
-    stages: Mapping[str, Manifest], anchors: Mapping[tuple[str, str], str], found: Survey
-) -> list[FunnelRow]:
+def funnel(stages: Mapping[str, Manifest], anchors: Mapping[tuple[str, str], str], found: Survey) -> list[FunnelRow]:
     """`anchors`: element id of the gallery of each (stage, reason)."""
     times = _Times(found)
     most = max((manifest.entry.before for manifest in stages.values()), default=0) or 1

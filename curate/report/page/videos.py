@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from curate.html.numbers import duration
-from curate.report.page.images import Gallery, ImageCard
+from curate.report.page.images import Gallery, ImageCard, length
 from curate.report.survey.videos import DURATION, FATES, MEASURES, VideoTimes
 
 TIMELINES = 8
@@ -18,7 +18,7 @@ MEANINGS = {
     "kept": "in a clip",
     "short": "of shots that are too short",
     "trimmed": "cut off at both ends of clips",
-    "black": "black",
+    "black": "of black stretches",
     "rejected": "of shots that are too long",
 }
 
@@ -83,12 +83,17 @@ def videos(times: VideoTimes, rows: Sequence[Mapping[str, Any]], gallery: Galler
         seconds=times.ms / 1000,
         kept_seconds=(times.ms - times.lost_ms.total()) / 1000,
         measures=[(MEASURES[name].title, _classes(name, times)) for name in MEASURES if _any(name, times)],
-        parts=[Part(fate, MEANINGS[fate], lost[fate] / 1000, 100 * lost[fate] / most) for fate in FATES if fate in lost],
-        divided=divided / 1000,
-        timelines=[_timeline(row, gallery) for row in rows if row.get(DURATION) and row.get("cuts_ms") is not None][
-            :TIMELINES
+        parts=[
+            Part(fate, MEANINGS[fate], lost[fate] / 1000, 100 * lost[fate] / most) for fate in FATES if fate in lost
         ],
+        divided=divided / 1000,
+        timelines=[_timeline(row, gallery) for row in rows if _eventful(row)][:TIMELINES],
     )
+
+
+def _eventful(row: Mapping[str, Any]) -> bool:
+    divided = row.get("clips_ms") is not None
+    return bool(row.get(DURATION)) and (divided or bool(row.get("black_ms")) or bool(_cuts(row)))
 
 
 def _any(name: str, times: VideoTimes) -> bool:
@@ -110,29 +115,44 @@ def _widths(every: int, kept: int, most: int) -> tuple[float, float]:
 
 
 def _timeline(row: Mapping[str, Any], gallery: Gallery) -> Timeline:
-    end, cuts = row[DURATION], [ms for ms in row["cuts_ms"] if 0 < ms < row[DURATION]]
-    shots = list(pairwise([0, *cuts, end]))
-    black, clips = (_pairs(row.get(name)) for name in ("black_ms", "clips_ms"))
+    end = row[DURATION]
+    cuts, black, clips = _cuts(row), _pairs(row.get("black_ms")), _pairs(row.get("clips_ms"))
+    shots = _shots(end, cuts, black)
     bars = [
-        Bar(style, 100 * start / end, 100 * (stop - start) / end, f"{what} {_second(start)} to {_second(stop)} s")
-        for what, style, some in (("Shot", "shot", shots), ("Black", "black", black), ("Clip", "clip", clips))
+        Bar(style, 100 * start / end, 100 * (stop - start) / end, f"{style}: {_second(start, stop)}")
+        for style, some in (("shot", shots), ("black", black), ("clip", clips))
         for start, stop in some[:MARKS]
     ]
-    counts = [(len(shots), "shot"), (len(clips), "clip"), (len(black), "black stretch")]
-    text = ", ".join(
-        f"{count:,} {what}{'' if count == 1 else 'es' if what[-1] == 'h' else 's'}"
-        for count, what in counts
-        if count or (what == "clip" and row.get("clips_ms") is not None)
-    )
-    card = gallery.card(row)
-    name = str(row.get("source_id") or row["key"])
-    marks = [(100 * ms / end, f"Cut at {_second(ms)} s") for ms in cuts[:MARKS]]
-    return Timeline(card, name, bars, marks, f"{duration(end / 1000)}: {text}")
+    marks = [(100 * ms / end, f"cut: {_second(ms)}") for ms in cuts[:MARKS]]
+    counts = [_count(len(shots), "shot"), _count(len(clips), "clip") if row.get("clips_ms") is not None else ""]
+    counts.append(_count(len(black), "black stretch") if black else "")
+    text = f"{length(row)}: {', '.join(filter(None, counts))}"
+    return Timeline(gallery.card(row), str(row.get("source_id") or row["key"]), bars, marks, text)
+
+
+def _cuts(row: Mapping[str, Any]) -> list[int]:
+    return [ms for ms in row.get("cuts_ms") or () if 0 < ms < row[DURATION]]
+
+
+def _shots(end: int, cuts: Sequence[int], black: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Stretches between cuts and black, which is in order and does not overlap."""
+    edges = sorted({0, end, *cuts, *(ms for stretch in black for ms in stretch if ms <= end)})
+    starts = [start for start, _ in black]
+
+    def light(ms: int) -> bool:
+        place = bisect_right(starts, ms) - 1
+        return place < 0 or ms >= black[place][1]
+
+    return [(start, stop) for start, stop in pairwise(edges) if light(start)]
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 'es' if what.endswith('h') else 's'}"
 
 
 def _pairs(flat: Sequence[int] | None) -> list[tuple[int, int]]:
     return list(zip((flat or [])[::2], (flat or [])[1::2], strict=False))
 
 
-def _second(ms: int) -> str:
-    return f"{ms / 1000:,.2f}"
+def _second(*ms: int) -> str:
+    return " to ".join(f"{one / 1000:,.2f}" for one in ms) + " s"

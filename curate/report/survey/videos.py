@@ -31,7 +31,8 @@ MEASURES = {
     DURATION: Measure(
         "Length",
         (1e3, 2e3, 5e3, 10e3, 20e3, 60e3, 300e3, 1200e3),
-        ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "20 to 60 s", "1 to 5 min", "5 to 20 min", "20 min or more"),
+        ("under 1 s", "1 to 2 s", "2 to 5 s", "5 to 10 s", "10 to 20 s", "20 to 60 s", "1 to 5 min", "5 to 20 min",
+         "20 min or more"),
     ),
     "motion_mean": Measure(
         "Motion, % of the width a second",
@@ -51,6 +52,7 @@ class VideoTimes:
     """Sums over the rows read. Memory does not grow."""
 
     rows: int = 0
+    videos: int = 0
     ms: int = 0
     """Of all rows with a duration, as far as it is known."""
     lost_rows: Counter[str] = field(default_factory=Counter)
@@ -61,10 +63,16 @@ class VideoTimes:
     fates: Counter[str] = field(default_factory=Counter)
     """Milliseconds of divided videos."""
 
+    @property
+    def noun(self) -> str:
+        """What a row is called."""
+        return ("video" if self.videos == self.rows else "sample") if self.videos else "image"
+
     def add(self, table: pa.Table, kept: NDArray[np.bool_]) -> None:
         """kept: mask (n,) of the rows that pass."""
         duration = integers(table, DURATION)
         self.rows += table.num_rows
+        self.videos += pc.sum(pc.equal(texts(table, "media"), "video")).as_py() or 0
         self.ms += int(duration.sum())
         by = texts(table, "rejected_by").to_numpy(zero_copy_only=False)
         for stage in {name for name in by if name is not None}:
