@@ -113,7 +113,7 @@ class ReportHtml(Report):
             "profiled": profile is not None,
             "even": profile.even if profile is not None else [],
         }
-        styles = ("videos",) if values["videos"] else ()  # pages of images stay as they are
+        styles = ("videos",) if values["videos"] else ()  # pages about images need no more
         files = {"index.html": render(TEMPLATES, "report", styles=styles, **values, links=_links(values))}
         if values["compared"] is not None:
             files["balance.json"] = json.dumps(values["compared"]).encode()

@@ -82,8 +82,8 @@ def test_classes_and_parts_are_those_of_the_facts(page: Page) -> None:
     text = page.text
     assert "2 to 5 s 3 3" in text and "1 to 5 min 1 0" in text and "20 to 60 s 0 0" in text
     assert "under 0.5 1 0" in text and "2 to 5 1 1" in text and "20 to 50 1 1" in text
-    assert "Kept In a clip 5.8 s 81 %" in text and "Short Of shots that are too short 0.9 s 12 %" in text
-    assert "Rejected Of shots that are too long –" in text
+    assert "Kept In clips 5.8 s 81 %" in text and "Short Shots that are too short 0.9 s 12 %" in text
+    assert "Rejected Shots that are too long –" in text
     assert "All divided videos 7.2 s" in text
 
 

@@ -26,7 +26,7 @@ VIDEO_TYPES |= dict.fromkeys(("cuts_ms", "black_ms", "clips_ms"), pa.list_(MS))
 FATES = ("kept", "short", "trimmed", "black", "rejected")
 VIDEO_TYPES |= {f"clips_{fate}_ms": MS for fate in FATES}
 FILM = ("mp4 h264", 60)
-"""Of 2.4 seconds."""
+"""It takes 2.4 seconds."""
 
 
 def row(name: str, rejected: tuple[str, str] | None = None, **facts: Any) -> dict[str, Any]:

@@ -182,7 +182,7 @@ def test_gc_keeps_the_videos_that_clips_are_extracted_from(copied: Path) -> None
 
 
 def test_the_report_shows_the_seconds_of_the_facts(made: Output, copied: Path) -> None:
-    """And films of the clips, which have no bytes of their own."""
+    """And films of the clips, which are extracted for them."""
     reports = pipeline().add("videos", ReportHtml(), "divide").add("parts", ReportHtml(), "clips").check()
     again = run(reports, str(copied))
     videos, clips = (
@@ -192,7 +192,7 @@ def test_the_report_shows_the_seconds_of_the_facts(made: Output, copied: Path) -
     total = duration(sum(ms or 0 for ms in column(made, "look", "duration_ms").values()) / 1000)
     kept = duration(sum(ms or 0 for ms in column(made, "divide", "clips_kept_ms").values()) / 1000)
     assert f"divide video.divide 6 {total} – 6 {total}" in videos and f"All divided videos {total}" in videos
-    assert f"Kept In a clip {kept}" in videos and "edited , 10.0 s: 3 shots, 3 clips, 1 black stretch" in videos
+    assert f"Kept In clips {kept}" in videos and "edited , 10.0 s: 3 shots, 3 clips, 1 black stretch" in videos
     assert f"{len(rows(made, 'clips'))} made, {kept}" in clips
     for name, films in (("videos", 6), ("parts", 13)):
         assert len(re.findall('class="film"[^>]* src=', Path(again.outputs[name], "index.html").read_text())) == films

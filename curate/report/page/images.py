@@ -77,7 +77,7 @@ def detail_of(row: Mapping[str, Any]) -> str:
 
 
 def length(row: Mapping[str, Any]) -> str:
-    """In words that stay on one line; "" if it is not known."""
+    """Without a space where a line may break; "" if it is not known."""
     known = row.get("duration_ms")
     return duration(known / 1000).replace(" ", "\N{NO-BREAK SPACE}") if known else ""
 

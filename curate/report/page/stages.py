@@ -36,7 +36,7 @@ class FunnelRow:
     seconds: tuple[str, str] | None = None
     """Durations of the videos before and after."""
     children: tuple[int, str] | None = None
-    """Videos made out of these rows, and their durations."""
+    """Videos derived from these rows, and their durations."""
 
     @property
     def lost(self) -> int:

@@ -15,11 +15,11 @@ TIMELINES = 8
 MARKS = 500
 """Cuts, clips and black stretches that a timeline draws of each."""
 MEANINGS = {
-    "kept": "in a clip",
-    "short": "of shots that are too short",
+    "kept": "in clips",
+    "short": "shots that are too short",
     "trimmed": "cut off at both ends of clips",
-    "black": "of black stretches",
-    "rejected": "of shots that are too long",
+    "black": "black stretches",
+    "rejected": "shots that are too long",
 }
 
 
@@ -67,7 +67,7 @@ class Videos:
     kept_seconds: float
     measures: list[tuple[str, list[Class]]]
     parts: list[Part]
-    """Of divided videos; they add up to `divided` seconds."""
+    """They add up to `divided` seconds."""
     divided: float
     timelines: list[Timeline]
 

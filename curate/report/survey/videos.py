@@ -54,7 +54,7 @@ class VideoTimes:
     rows: int = 0
     videos: int = 0
     ms: int = 0
-    """Of all rows with a duration, as far as it is known."""
+    """Sum of the known durations."""
     lost_rows: Counter[str] = field(default_factory=Counter)
     lost_ms: Counter[str] = field(default_factory=Counter)
     """By the stage that rejected them."""
