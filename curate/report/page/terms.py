@@ -148,51 +148,47 @@ VIDEO_TERMS = {
 }
 """Terms of the section about videos."""
 
-MEANINGS = (
-    OF_VIDEOS
-    | REASONS
-    | {
-        "animated": "several frames, which the recipe does not allow",
-        "aspect": "longer and thinner than the recipe allows",
-        "bad_embedding": "its embedding has no direction: all zeros, or not a number",
-        "caption_too_long": "more text than the recipe allows",
-        "caption_too_short": "less text than the recipe requires",
-        "contaminated": "an evaluation image, or too close to one, which training must not see",
-        "duplicate_key": "another row of the pool has the same key; the first row counts",
-        "caption_too_few_words": "fewer words than the recipe requires",
-        "caption_unsettled": "a caption nested so deeply that cleaning does not settle",
-        "dissimilar": "image and text are less similar than the recipe requires",
-        "exact_duplicate": "the same image as its keeper, shown next to it",
-        "format": "an image format that the recipe does not list",
-        "head_cut": "its text is about something common, and it was not drawn",
-        "language": "a language that the recipe does not list",
-        "language_uncertain": "the language is not certain enough",
-        "killed": "it crashed the process that read it",
-        "missing_caption": "no caption, or none left after cleaning; the recipe requires one",
-        "no_embedding": "it has no embedding to compare texts with",
-        "no_items": "all of its texts were rejected",
-        "missing_file": "the source names a file that does not exist",
-        "near_duplicate": "almost the same image as its keeper, shown next to it",
-        "no_concept": "its text contains no concept",
-        "no_entry": "its text contains no counted entry: no concept, word or tag",
-        "no_hashtag": "none of its tags is in the vocabularies",
-        "no_image": "the source has a row for it but no image",
-        "no_language": "its text is too short to detect the language",
-        "no_text": "no text that the selection could choose",
-        "not_drawn": "not drawn by the uniform sample",
-        "not_sampled": "not drawn by the selection: the quota of its cluster was filled",
-        "other_extension": "a file extension that is not an image's",
-        "semantic_duplicate": "almost the same as its keeper to the encoder, shown next to it",
-        "text_duplicate": "as many rows as the recipe allows already have exactly this text",
-        "too_large": "larger than the recipe allows",
-        "too_small": "fewer pixels on its shorter side than the recipe requires",
-        "unreadable": "the file could not be read",
-        "unsafe_path": "a path that leaves its folder",
-        "zero_embedding": "its embedding is all zeros",
-        "nan_embedding": "its embedding is not a number",
-        SET_ASIDE: "its shard failed permanently and was set aside",
-    }
-)
+MEANINGS = REASONS | {
+    "animated": "several frames, which the recipe does not allow",
+    "aspect": "longer and thinner than the recipe allows",
+    "bad_embedding": "its embedding has no direction: all zeros, or not a number",
+    "caption_too_long": "more text than the recipe allows",
+    "caption_too_short": "less text than the recipe requires",
+    "contaminated": "an evaluation image, or too close to one, which training must not see",
+    "duplicate_key": "another row of the pool has the same key; the first row counts",
+    "caption_too_few_words": "fewer words than the recipe requires",
+    "caption_unsettled": "a caption nested so deeply that cleaning does not settle",
+    "dissimilar": "image and text are less similar than the recipe requires",
+    "exact_duplicate": "the same image as its keeper, shown next to it",
+    "format": "an image format that the recipe does not list",
+    "head_cut": "its text is about something common, and it was not drawn",
+    "language": "a language that the recipe does not list",
+    "language_uncertain": "the language is not certain enough",
+    "killed": "it crashed the process that read it",
+    "missing_caption": "no caption, or none left after cleaning; the recipe requires one",
+    "no_embedding": "it has no embedding to compare texts with",
+    "no_items": "all of its texts were rejected",
+    "missing_file": "the source names a file that does not exist",
+    "near_duplicate": "almost the same image as its keeper, shown next to it",
+    "no_concept": "its text contains no concept",
+    "no_entry": "its text contains no counted entry: no concept, word or tag",
+    "no_hashtag": "none of its tags is in the vocabularies",
+    "no_image": "the source has a row for it but no image",
+    "no_language": "its text is too short to detect the language",
+    "no_text": "no text that the selection could choose",
+    "not_drawn": "not drawn by the uniform sample",
+    "not_sampled": "not drawn by the selection: the quota of its cluster was filled",
+    "other_extension": "a file extension that is not an image's",
+    "semantic_duplicate": "almost the same as its keeper to the encoder, shown next to it",
+    "text_duplicate": "as many rows as the recipe allows already have exactly this text",
+    "too_large": "larger than the recipe allows",
+    "too_small": "fewer pixels on its shorter side than the recipe requires",
+    "unreadable": "the file could not be read",
+    "unsafe_path": "a path that leaves its folder",
+    "zero_embedding": "its embedding is all zeros",
+    "nan_embedding": "its embedding is not a number",
+    SET_ASIDE: "its shard failed permanently and was set aside",
+}
 """Reject reason -> explanation. Other packages add reasons, which have none."""
 
 
@@ -244,7 +240,7 @@ def fetch_meaning(code: str) -> str:
 
 
 def meaning(reason: str) -> str:
-    return MEANINGS.get(reason) or fetch_meaning(reason)
+    return MEANINGS.get(reason) or OF_VIDEOS.get(reason) or fetch_meaning(reason)
 
 
 def human(reason: str) -> str:
