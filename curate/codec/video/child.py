@@ -35,9 +35,9 @@ def answers(payload: bytes, source: Input) -> Iterator[bytes]:
         yield REJECT + limited.said_of(error)
 
 
-def probe(source: Input, most: int, language: str | None) -> Iterator[bytes]:
+def probe(source: Input, most: int, languages: list[str]) -> Iterator[bytes]:
     found = asdict(header.probe(source))
-    text = subtitles.text(source, language, most) if most else None
+    text = subtitles.text(source, languages, most) if most else None
     yield from _parts(json.dumps([found, text], ensure_ascii=False).encode())
 
 

@@ -84,15 +84,15 @@ def stream(
 
 def probe(source: bytes | Reader, seconds: float = SECONDS) -> Probe:
     """Properties from the header and the first frame."""
-    return inspect(source, 0, None, seconds)[0]
+    return inspect(source, 0, (), seconds)[0]
 
 
 def inspect(
-    source: bytes | Reader, most: int, language: str | None, seconds: float = SECONDS
+    source: bytes | Reader, most: int, languages: Sequence[str] = (), seconds: float = SECONDS
 ) -> tuple[Probe, str | None]:
     """Properties, and at most `most` characters of a subtitle track: see curate.codec.video.subtitles."""
     data = bytearray()
-    for part in stream(f"{CHILD}:probe", {"most": most, "language": language}, source, seconds):
+    for part in stream(f"{CHILD}:probe", {"most": most, "languages": list(languages)}, source, seconds):
         data += part
         if len(data) > HEADER_BYTES + 4 * most:
             raise NO_SENSE
