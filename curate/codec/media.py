@@ -40,6 +40,8 @@ class Medium:
     """The bytes of the parts with these spans (ascending, at least one), the same each time; or why one has none."""
     thumbnail: Callable[[Encoded, int], bytes]
     """A WebP, given the maximum of its longer side in pixels."""
+    film: Callable[[Encoded, int, int], bytes] | None = None
+    """The same of a number of frames side by side, over the whole time; None if it does not move."""
 
 
 MOST_IMAGE_BYTES = 1 << 30
@@ -83,6 +85,7 @@ MEDIA = {
             frames=limited.shown,
             extract=limited.extracted,
             thumbnail=limited.thumbnail,
+            film=limited.thumbnail,
         ),
     )
 }

@@ -168,9 +168,13 @@ def extracted(source: bytes | Reader, spans: Sequence[Mapping[str, Any]]) -> Ite
             yield why
 
 
-def thumbnail(source: bytes | Reader, side: int, seconds: float = SECONDS) -> bytes:
-    """A WebP of the frame at a third of the video, of at most `side` pixels a side."""
-    small = b"".join(stream(f"{CHILD}:thumbnail", {"side": side}, source, seconds))
-    if small[:4] != b"RIFF" or small[8:12] != b"WEBP" or not 0 < max(webp_size(small)) <= side:
+def thumbnail(source: bytes | Reader, side: int, frames: int = 1, seconds: float = SECONDS) -> bytes:
+    """A WebP of `frames` frames side by side, the middles of equal parts of the video, of at most `side` pixels a side
+    each."""
+    small = b"".join(stream(f"{CHILD}:thumbnail", {"side": side, "frames": frames}, source, seconds))
+    if small[:4] != b"RIFF" or small[8:12] != b"WEBP":
+        raise NO_SENSE
+    width, height = webp_size(small)
+    if width % frames or not 0 < max(width // frames, height) <= side:
         raise NO_SENSE
     return small
