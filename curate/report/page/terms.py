@@ -207,7 +207,6 @@ FETCHES = {
     "headers": "the response's header is malformed or too large",
     "not_a_video": "the body is not a video in a format that is decoded",
     "not_image": "the body is not an image in a format that is decoded",
-    "not_a_video": "the body is not a video in a container that is read",
     "opt_out_content_usage": "the header Content-Usage: train-ai=n forbids training",
     "opt_out_tdm_reservation": "the header tdm-reservation: 1 reserves the rights of text and data mining",
     "opt_out_x_robots_tag": "the header X-Robots-Tag forbids the use of the image",
