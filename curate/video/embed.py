@@ -21,7 +21,7 @@ class Embed(ImageVectors):
     """Embed each video or clip with a frozen encoder of images.
 
     Writes the mean of the unit vectors of its frames, of unit length in half precision; its original length; and what
-    that lacks to 1, the spread: the mean cosine distance of the frames to it, 0 if all look the same. Times are parts of
+    that lacks to 1, the spread: the mean cosine distance of the frames to it, 0 if all look alike. Times are parts of
     the duration in the header: without one, embed windows or clips of the video, which have their own. Unusable:
     zero_embedding, nan_embedding, no_duration, and the codec's reasons.
     """
