@@ -67,7 +67,7 @@ def test_windows_cover_a_video() -> None:
         windows(None)
 
 
-def test_a_header_that_lies_about_the_duration_costs_nothing() -> None:
+def test_a_header_with_a_false_duration_costs_nothing() -> None:
     stage, most = Windows(namespace="windows", max_seconds=10), MOST_WINDOWS * 10_000
     for duration in (most + 1, 8 * 10**15):
         sample = Sample(b"", lambda encoded, **_: as_reader(encoded), {"duration_ms": duration})
