@@ -42,6 +42,8 @@ DECODERS = (
 
 MAX_PIXELS = 8192 * 4320
 
+MAX_CORRUPT = 0.02
+"""Share of damaged and missing frames above which a video is corrupt, unless a stage says otherwise."""
 REASONS = {
     "empty": "the file has no bytes",
     "not_a_video": "the bytes are in no known container of videos",

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from av.video.frame import VideoFrame
 
+from curate.codec.video.containers import MAX_CORRUPT
 from curate.codec.video.motion import Vectors, vectors
 from curate.codec.video.planes import Planes, of_frame
 from curate.codec.video.source import DAMAGE, Source
 from curate.core.errors import Undecodable
 
-MAX_CORRUPT = 0.02
 MOST_UNTIMED = 8
 I_FRAME = 1
 """AVPictureType."""
