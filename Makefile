@@ -5,13 +5,14 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_unigrams vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
-.PHONY: help setup quickstart url_list recaption tiny serve $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
+.PHONY: help setup quickstart video url_list recaption tiny serve $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
 WORKSPACE ?= workspace
 ENGINE ?= ray
 IMAGES ?=
+VIDEOS ?=
 LIST ?=
 CONTACT ?=
 PORT ?=
@@ -37,6 +38,7 @@ help:  ## what there is to call
 	@echo
 	@echo "quickstart and the recipes take IMAGES=folder (your images instead of OpenClipart), WORKSPACE=path or URL,"
 	@echo "ENGINE=ray|local; recipes also SET='variable=value stage.parameter=value';"
+	@echo "video takes VIDEOS=folder (your videos instead of generated ones), WORKSPACE and ENGINE;"
 	@echo "url_list takes LIST=file, CONTACT='your e-mail address or URL', WORKSPACE, ENGINE and SET;"
 	@echo "recaption takes ENDPOINT=base URL, MODEL=name, KEY=env:VARIABLE, IMAGES, WORKSPACE, ENGINE and SET;"
 	@echo "serve takes PORT (8080; 0: any free one) and WORKSPACE; it keeps its database in WORKSPACE-service;"
@@ -59,6 +61,9 @@ $(STAMP): requirements.lock pyproject.toml
 
 quickstart: $(STAMP)  ## images in, dataset, report and a trained student out
 	@$(BIN)/python -m pipelines.quickstart --workspace "$(WORKSPACE)" --engine "$(ENGINE)" $(if $(IMAGES),--images "$(IMAGES)")
+
+video: $(STAMP)  ## videos in, dataset of clips, report and a trained student out
+	@$(BIN)/python -m pipelines.video --workspace "$(WORKSPACE)" --engine "$(ENGINE)" $(if $(VIDEOS),--videos "$(VIDEOS)")
 
 url_list: $(STAMP)  ## a list of URLs in, a trained student out; without LIST, the quickstart's corpus over loopback
 	@$(BIN)/python -m pipelines.url_list --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \

@@ -36,17 +36,17 @@ def openclipart(cache: Path) -> Path:
     return build_once(cache, _build)
 
 
-def build_once(cache: Path, build: Callable[[Path, Path], None]) -> Path:
-    """The folder cache/images; if it does not exist, one process builds it and others wait."""
-    images = cache / "images"
-    if images.is_dir():
-        return images
+def build_once(cache: Path, build: Callable[[Path, Path], None], name: str = "images") -> Path:
+    """The folder cache/NAME; if it does not exist, one process builds it and others wait."""
+    folder = cache / name
+    if folder.is_dir():
+        return folder
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not images.is_dir():
-            build(cache, images)
-    return images
+        if not folder.is_dir():
+            build(cache, folder)
+    return folder
 
 
 def _build(cache: Path, images: Path) -> None:

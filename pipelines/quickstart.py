@@ -48,16 +48,23 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
     teach(outputs, workspace, taught, console, "sort the images into a folder per class")
 
 
-def teach(outputs: dict[str, str], workspace: str, settings: list[str], console: Console, labels: str) -> None:
+def teach(
+    outputs: dict[str, str],
+    workspace: str,
+    settings: list[str],
+    console: Console,
+    labels: str,
+    training: str = TRAINING,
+) -> None:
     """Train a student on the dataset of a pipeline and evaluate it; print what came out.
 
-    settings: overrides of the training recipe; labels: what to do to have labels.
+    settings: overrides of the recipe `training`; labels: what to do to have labels.
     """
     place = workspace if "://" not in workspace else ".cache"  # checkpoints are written to a local disk
     folder = f"run.folder={place}/students/{{name}}-{{fingerprint}}"
     settings = [f"data.sources.0.dataset={outputs['dataset']}", folder, *settings]
-    print(f"\n$ distill train {shlex.join([TRAINING, *set_options(settings)])}", flush=True)
-    run = train(load_recipe(TRAINING, settings), console)
+    print(f"\n$ distill train {shlex.join([training, *set_options(settings)])}", flush=True)
+    run = train(load_recipe(training, settings), console)
     print(f"\n$ distill eval {run.path}", flush=True)
     evaluated = evaluate(str(run.path), [], console)
 

@@ -22,6 +22,8 @@ from curate.core.recipe.pipeline import Pipeline
 from curate.engine.run import run
 
 VIDEOS, AIM = 24, 1.2
+MANY, NODE = 22_000_000, 96
+"""Videos of Perception Encoder's pool, and cores of a node, for the arithmetic of docs/scale.md."""
 
 
 def recipe(folder: Path) -> Pipeline:
@@ -52,17 +54,25 @@ def main() -> int:
         videos = Path(place, "videos")
         videos.mkdir()
         for number in range(count):
-            (videos / f"{number:03}.mp4").write_bytes(film + number.to_bytes(4, "big") * 4)
+            other = (number + 1).to_bytes(4, "big") * 4  # not 0: the size of a last box of any size
+            (videos / f"{number:03}.mp4").write_bytes(film + other)
         start = time.monotonic()
         result = run(recipe(videos), f"{place}/w")
         took = time.monotonic() - start
-        samples = sum(
-            json.loads(Path(result.outputs["dataset"].removeprefix("file://"), "sizes.json").read_text()).values()
-        )
+        dataset = Path(result.outputs["dataset"].removeprefix("file://"))
+        samples = sum(json.loads((dataset / "sizes.json").read_text()).values())
+        packed = sum(path.stat().st_size for path in dataset.glob("*.tar"))
     line("videos of 10 s, 360p; frames of one; frames packed", f"{count}, {frames}, {samples}")
     line("bare decode, CPU s a video", f"{decode:.2f}")
     line(f"videos a second, wall (aim {AIM})", f"{count / took:.2f}")
     line("times a bare decode", f"{took / count / decode:.1f}")
+    line("kB packed a video", f"{packed / count / 1000:.0f}")
+    hours, terabytes = MANY * took / count / 3600, MANY * packed / count / 1e12
+    line(
+        f"{MANY / 1e6:.0f} million such videos",
+        f"{hours / NODE:,.0f} node-hours",
+        f"of {NODE} cores; {terabytes:.1f} TB packed",
+    )
     return int(count / took < AIM)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -78,7 +79,7 @@ class Divide(Map):
 
 
 class _Spans(Derive):
-    """Virtual children, one per range of their parent."""
+    """Virtual children, one per range of their parent, with its metadata."""
 
     sees: ClassVar[tuple[str, ...]] = ("video",)
     media: ClassVar[tuple[str, ...]] = ("video",)
@@ -92,15 +93,17 @@ class _Spans(Derive):
 
     def children(self, sample: Sample) -> Iterator[Child]:
         size = [sample.row.get(name) for name in _SIZE]
+        meta = json.loads(sample.row.get("meta") or "{}")
         for start, stop in self.ranges(sample):
             known = _Known("mp4", stop - start, self.child_kind, *size)
-            yield Child({"start_ms": start, "stop_ms": stop}, None, "mp4", {}, known)
+            yield Child({"start_ms": start, "stop_ms": stop}, None, "mp4", meta, known)
 
 
 class Clips(_Spans):
     """Make each clip of `video.divide` a sample, which is extracted from its video whenever it is read.
 
-    Spans: {"start_ms", "stop_ms"}, half-open. A clip keeps its key while its span is the same.
+    Spans: {"start_ms", "stop_ms"}, half-open. A clip keeps its key while its span is the same. It has its video's
+    caption and metadata.
     """
 
     op: ClassVar[str] = "video.clips"

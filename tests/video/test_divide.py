@@ -35,9 +35,10 @@ def test_windows_that_could_be_too_short_are_errors() -> None:
         Divide(min_seconds=2, max_seconds=3)
 
 
-def test_children_are_virtual_spans() -> None:
+def test_children_are_virtual_spans_with_the_metadata_of_their_video() -> None:
     stage = Clips(namespace="clips")
-    sample = Sample(b"", lambda encoded, **_: as_reader(encoded), {"clips_ms": [0, 2900, 3600, 7900]})
+    row = {"clips_ms": [0, 2900, 3600, 7900], "meta": '{"label": "dog", "hashtags": ["dog"]}'}
+    sample = Sample(b"", lambda encoded, **_: as_reader(encoded), row)
     children = list(stage.children(sample))
     assert [child.span for child in children] == [
         {"start_ms": 0, "stop_ms": 2900},
@@ -46,6 +47,7 @@ def test_children_are_virtual_spans() -> None:
     assert stage.virtual and all(child.data is None for child in children)
     assert [child.probe.duration_ms for child in children] == [2900, 4300]
     assert {child.probe.kind for child in children} == {"clip"}
+    assert [child.meta for child in children] == [{"label": "dog", "hashtags": ["dog"]}] * 2
 
 
 @pytest.mark.parametrize("clips", [[0, 3000, 2999, 4000], [2000, 3000, 0, 1000], [5, 5], [-1, 5], [0, 1000, 2000]])

@@ -187,6 +187,7 @@ SETS = {
     ),
     "openlvd": ("lists=[photos/dfn/*.parquet, photos/laion/*.parquet]", "contact=me@example.org"),
     "amoe_highres": ("shards=photos/sa1b/*.tar",),
+    "video": ("videos=photos",),
     "url_list": ("list=photos/urls-{00..99}.parquet", "contact=me@example.org"),
 }
 
