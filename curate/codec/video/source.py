@@ -19,7 +19,7 @@ from av.container import InputContainer
 from av.video.frame import VideoFrame
 
 from curate.codec.formats import SNIFF_BYTES
-from curate.codec.video.containers import CODECS, CONTAINERS, DECODERS, MAX_PIXELS, is_cut, sniff
+from curate.codec.video.containers import CODECS, CONTAINERS, DECODERS, MAX_PIXELS, MAX_SIDE, is_cut, sniff
 from curate.core.errors import CurateError, Undecodable
 from curate.core.reader import RawFile
 
@@ -78,6 +78,8 @@ class Budget:
     def check_size(self, width: int, height: int) -> None:
         if width * height > self.max_pixels:
             raise Undecodable("too_many_pixels", f"{width} x {height}; at most {self.max_pixels:,} pixels are decoded")
+        if max(width, height) > MAX_SIDE:
+            raise Undecodable("too_many_pixels", f"{width} x {height}; a side has at most {MAX_SIDE:,} pixels")
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,11 @@ class Source:
         """The last time of the stream that is not after this millisecond."""
         time_base: Fraction = self.stream.time_base
         return self.start + ms * time_base.denominator // (1000 * time_base.numerator)
+
+    def end_ms(self, last: int, duration: int) -> int:
+        """When the last frame, with this time and duration, ends. An edit list may end in the middle of a frame."""
+        end = self.start + (self.stream.duration or 0)
+        return self.ms(end if self.format == "mp4" and end > last else last + duration)
 
     @property
     def start(self) -> int:
