@@ -37,20 +37,22 @@ def extract(reader: Input, span: Mapping[str, Any], budget: Budget | None = None
         if source.codec not in VIDEO:
             raise Undecodable("not_copyable", f"{source.codec}; an mp4 holds {', '.join(VIDEO)}")
         audio = next((one for one in source.container.streams.audio if _name(one) in AUDIO), None)
-        frames, sounds = list[Any](), list[Any]()
+        frames, sounds, end = list[Any](), list[Any](), 0
         if source.format in INDEXED:
             source.container.seek(source.ticks(start), stream=source.stream)
-            frames, sounds = _packets(source, audio, start, stop)
+            frames, sounds, end = _packets(source, audio, start, stop)
             if not frames:  # it may lead too far; an edit list hides frames before the start
                 entries = source.stream.index_entries
                 first = min(source.start, entries[0].timestamp) if entries else source.start
                 source.container.seek(first, stream=source.stream)
         if not frames:
-            frames, sounds = _packets(source, audio, start, stop, whole=True)
+            frames, sounds, end = _packets(source, audio, start, stop, whole=True)
         if not frames:
             raise Undecodable("bad_span", f"{start} to {stop} ms: no frame, or no key frame before it")
+        if end <= start:
+            raise Undecodable("bad_span", f"{start} to {stop} ms: the video ends at {end} ms")
         _check_begin(source, frames)
-        return _mp4(source, frames, audio, sounds, start, stop)
+        return _mp4(source, frames, audio, sounds, start, min(stop, end))
 
 
 def _check_begin(source: Source, frames: list[Any]) -> None:
@@ -68,9 +70,10 @@ def _name(stream: Any) -> str:
     return stream.codec_context.codec.canonical_name if stream.codec_context else ""
 
 
-def _packets(source: Source, audio: Any, start: int, stop: int, whole: bool = False) -> tuple[list[Any], list[Any]]:
-    """Packets of the video, from the last key frame that is not after `start`, and of the audio. whole: reading begins
-    with the file, whose first key frame is shown before its time too."""
+def _packets(source: Source, audio: Any, start: int, stop: int, whole: bool = False) -> tuple[list[Any], list[Any], int]:
+    """Packets of the video, from the last key frame that is not after `start`, and of the audio, and when the video
+    ends, if not after `stop`. whole: reading begins with the file, whose first key frame is shown before its time
+    too."""
     frames, sounds, ended = list[Any](), list[Any](), False
     for packet in source.packets(*(one for one in (source.stream, audio) if one)):
         time = packet.dts if packet.pts is None else packet.pts
@@ -94,9 +97,12 @@ def _packets(source: Source, audio: Any, start: int, stop: int, whole: bool = Fa
         ended = ended or late >= stop
         if late >= stop + (APART_MS if audio else 0):
             break
+    last = max((packet for packet in frames if not packet.is_discard), key=_pts, default=None)
+    average = round(1 / (source.stream.average_rate or 25) / source.stream.time_base)
+    end = source.end_ms(last.pts, last.duration or average) if last else 0
     while frames and source.ms(frames[-1].pts) >= stop:
         frames.pop()
-    return frames, sounds
+    return frames, sounds, end
 
 
 def _audio_ms(source: Source, packet: Any, time: int) -> float:
@@ -106,12 +112,6 @@ def _audio_ms(source: Source, packet: Any, time: int) -> float:
 
 def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start: int, stop: int) -> bytes:
     first = max((packet for packet in frames if source.ms(packet.pts) <= start), key=_pts, default=frames[0])
-    last = max(frames, key=_pts)
-    average = 1 / (source.stream.average_rate or 25) / source.stream.time_base
-    end = source.end_ms(last.pts, last.duration or round(average))
-    if max(end, source.ms(last.pts) + 1) <= start:
-        raise Undecodable("bad_span", f"{start} to {stop} ms: the video ends at {end} ms")
-    stop = min(stop, max(end, source.ms(last.pts) + 1))
     shown = sum(first.pts <= packet.pts and source.ms(packet.pts) < stop for packet in frames)
     _fill_dts(frames)
     base = source.stream.time_base
@@ -122,7 +122,7 @@ def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start
         packet.pts, packet.dts = (round((time * base - zero) * scale) for time in (packet.pts, packet.dts))
         packet.time_base, packet.duration = Fraction(1, scale), round((packet.duration or 0) * base * scale)
     first.pts = max(first.pts, 0)
-    last.duration = round(Fraction(stop - start, 1000) * scale) - last.pts
+    frames[-1].duration = round(Fraction(stop - start, 1000) * scale) - frames[-1].dts
     sink = io.BytesIO()
     options = {"fflags": "+bitexact", "video_track_timescale": str(scale)}
     with av.open(sink, "w", format="mp4", options=options) as output:

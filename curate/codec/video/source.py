@@ -108,8 +108,9 @@ class Source:
 
     def end_ms(self, last: int, duration: int) -> int:
         """When the last frame, with this time and duration, ends. An edit list may end in the middle of a frame."""
-        end = self.start + (self.stream.duration or 0)
-        return self.ms(end if self.format == "mp4" and end > last else last + duration)
+        end = self.stream.duration or 0
+        known = self.format == "mp4" and not self.start and end > last
+        return self.ms(end if known else last + duration)
 
     @property
     def start(self) -> int:
