@@ -70,7 +70,9 @@ def _name(stream: Any) -> str:
     return stream.codec_context.codec.canonical_name if stream.codec_context else ""
 
 
-def _packets(source: Source, audio: Any, start: int, stop: int, whole: bool = False) -> tuple[list[Any], list[Any], int]:
+def _packets(
+    source: Source, audio: Any, start: int, stop: int, whole: bool = False
+) -> tuple[list[Any], list[Any], int]:
     """Packets of the video, from the last key frame that is not after `start`, and of the audio, and when the video
     ends, if not after `stop`. whole: reading begins with the file, whose first key frame is shown before its time
     too."""
