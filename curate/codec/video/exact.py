@@ -11,7 +11,6 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from av.video.frame import VideoFrame
 
@@ -61,7 +60,7 @@ def shown(reader: Input, times_ms: Sequence[int], budget: Budget | None = None) 
 
 
 def _keys(source: Source, size: int) -> Keys:
-    if source.format not in INDEXED or source.codec not in CODECS or (source.format == "mp4" and _edited(source)):
+    if source.format not in INDEXED or source.codec not in CODECS or source.edited:
         raise InexactError
     if size > SURVEY_BYTES:
         source.container.seek(source.start, stream=source.stream)  # Matroska's index is read at the first seek
@@ -87,15 +86,6 @@ def _keys(source: Source, size: int) -> Keys:
         latest = packet.pts if latest is None else max(latest, packet.pts)
         seen.add(packet.pts)
     return Keys(keys, begins, seen)
-
-
-def _edited(source: Source) -> bool:
-    """Whether an edit list of several parts made the index: times go back, or frames between key frames are hidden."""
-    entries = list(source.stream.index_entries)
-    keys = [place for place, entry in enumerate(entries) if entry.is_keyframe]
-    return any(after.timestamp <= one.timestamp for one, after in pairwise(entries)) or any(
-        entry.is_discard for entry in entries[min(keys[1:2], default=0) : max(keys, default=0) + 1]
-    )
 
 
 def _sought(source: Source, times_ms: list[int], keys: Keys) -> Iterator[Picture]:

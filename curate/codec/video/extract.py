@@ -123,7 +123,7 @@ def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start
     for packet in frames:
         packet.pts, packet.dts = (round((time * base - zero) * scale) for time in (packet.pts, packet.dts))
         packet.time_base, packet.duration = Fraction(1, scale), round((packet.duration or 0) * base * scale)
-    first.pts = max(first.pts, 0)
+    first.pts, first.dts = 0, min(first.dts, 0)  # it is shown before its time, if it is the video's first
     frames[-1].duration = round(Fraction(stop - start, 1000) * scale) - frames[-1].dts
     sink = io.BytesIO()
     options = {"fflags": "+bitexact", "video_track_timescale": str(scale)}

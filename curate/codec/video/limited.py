@@ -32,7 +32,7 @@ from curate.core.store.spill import Spilled
 
 MEMORY_BYTES = 4 << 30
 SECONDS = 3600.0
-"""From beginning to end, with reading, of a film too. FFmpeg's own time is limited by curate.codec.video.source.Budget."""
+"""From beginning to end, with reading. FFmpeg's own time is limited by curate.codec.video.source.Budget."""
 HEADER_BYTES = 1 << 16
 MAX_SIZE = 1 << 31
 """Bytes that a copied span may have."""

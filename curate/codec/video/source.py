@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Protocol
 
 import av
@@ -111,6 +112,15 @@ class Source:
         end = self.stream.duration or 0
         known = self.format == "mp4" and not self.start and end > last
         return self.ms(end if known else last + duration)
+
+    @property
+    def edited(self) -> bool:
+        """Whether an mp4's edit list of several parts made its index: times go back, or frames between key frames are
+        hidden."""
+        entries = list(self.stream.index_entries) if self.format == "mp4" else []
+        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe]
+        hidden = any(entry.is_discard for entry in entries[min(keys[1:2], default=0) : max(keys, default=0) + 1])
+        return hidden or any(after.timestamp <= one.timestamp for one, after in pairwise(entries))
 
     @property
     def start(self) -> int:

@@ -15,7 +15,7 @@ from curate.core.errors import Undecodable
 from curate.core.reader import Reader
 from tests.codec.video.exactness import at, linear
 from tests.codec.video.hostile import damaged
-from tests.codec.video.make_videos import B_FRAMES, KINDS, Kind, made, number_of, turned, video
+from tests.codec.video.make_videos import B_FRAMES, KINDS, Kind, edited, made, number_of, turned, video
 
 SPANS = ((0, 400), (500, 1300), (990, 1010), (1720, 2400))
 OTHERS = ("ffv1", "gray", "rgb", "vp8", "msm", "flv1", "wmv", "prores")
@@ -53,7 +53,8 @@ def test_a_copy_shows_the_frames_of_its_span(kind: str) -> None:
             continue
         ends = [*(ms for ms, _ in whole[1:]), 10**9]
         inside = [frame for frame, end in zip(whole, ends, strict=True) if frame[0] < stop and end > start]
-        assert shown(copy) == [(max(0, ms - start), number) for ms, number in inside]
+        times = [0, *(ms - start for ms, _ in inside[1:])]
+        assert shown(copy) == list(zip(times, (number for _, number in inside), strict=True))
     assert copied_or_reason(video(kind), *SPANS[1]) == copied_or_reason(video(kind), *SPANS[1])
 
 
@@ -73,6 +74,11 @@ def test_a_copy_shows_at_each_time_what_its_source_does(kind: str) -> None:
             shows, shown = at(found, ms), at(every, start + ms)
             assert shows.ms == max(0, shown.ms - start)
             assert np.array_equal(shows.planes.planes[0], shown.planes.planes[0])
+
+
+def test_an_mp4_whose_edit_list_has_several_parts_is_not_copied() -> None:
+    data = edited(video("mp4 h264"), (800, 12_800), (800, 1024))
+    assert copied_or_reason(data, 100, 900) == "not_copyable"
 
 
 @pytest.mark.parametrize("kind", ["mp4 h264", "mkv h264", "avi mjpeg", "ts h264"])
