@@ -32,7 +32,7 @@ from pipelines.serve import ImageServer, Request, Response
 from tests.core.store.object_store import forget_connections
 from tests.distill.datasets import drawn_items, write_dataset
 from tests.e2e.commands import curate
-from tests.video.pool import files as films
+from tests.video.pool import video
 
 HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -190,7 +190,7 @@ def test_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_videos(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "videos").mkdir()
     for name, film in (("holiday.mp4", "film"), ("holiday.avi", "again"), ("street.mp4", "other")):
-        (here / "videos" / name).write_bytes(films()[film])
+        (here / "videos" / name).write_bytes(video(film))
     (here / "videos" / "photo.jpg").write_bytes((here / "photos" / "red" / "00.jpg").read_bytes())
     follow("videos.md", monkeypatch)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from curate.codec.media import DEFAULT, MEDIA
 from curate.core.contracts import Added, Source
@@ -29,12 +29,18 @@ def _known(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in MEDIA if name in names)
 
 
+def _listed(names: Any) -> Any:
+    return (names,) if isinstance(names, str) else names
+
+
 def _bare(values: tuple[str, ...]) -> tuple[str, ...]:
+    if not values:
+        raise ValueError("no extension; expected one or more, such as jpg or mp4")
     return tuple(sorted({value.lower().lstrip(".") for value in values}))
 
 
 _LISTED = " or ".join(MEDIA)
-Media = Annotated[tuple[str, ...], Added(), AfterValidator(_known)]
+Media = Annotated[tuple[str, ...], Added(), BeforeValidator(_listed), AfterValidator(_known)]
 """Type of the parameter `media`, which by default is ONLY_IMAGES."""
 Extensions = Annotated[tuple[str, ...], AfterValidator(_bare)]
 

@@ -132,19 +132,22 @@ def decode(
 
 def thumbnail(data: bytes, side: int) -> bytes:
     """A WebP of at most `side` pixels on the longer side; never enlarged. Raises Undecodable."""
-    return small(decode(data), side)
+    return webp(shrunk(decode(data), side))
 
 
-def small(image: Image.Image, side: int) -> bytes:
-    """The same of a decoded image."""
+def shrunk(image: Image.Image, side: int) -> Image.Image:
+    """At most `side` pixels on the longer side, cropped if it is very long; never enlarged."""
     width, height = image.size
     crop_x, crop_y = max(0, width - THUMBNAIL_RATIO * height) / 2, max(0, height - THUMBNAIL_RATIO * width) / 2
     box = (crop_x, crop_y, width - crop_x, height - crop_y)
     scale = min(1.0, side / max(box[2] - box[0], box[3] - box[1]))
     size = (max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale)))
+    return image.resize(size, Image.Resampling.LANCZOS, box=box, reducing_gap=2.0)
+
+
+def webp(image: Image.Image) -> bytes:
     sink = io.BytesIO()
-    resized = image.resize(size, Image.Resampling.LANCZOS, box=box, reducing_gap=2.0)
-    resized.save(sink, "WEBP", quality=THUMBNAIL_QUALITY, method=4)
+    image.save(sink, "WEBP", quality=THUMBNAIL_QUALITY, method=4)
     return sink.getvalue()
 
 

@@ -40,11 +40,23 @@ class Medium:
     """The bytes of the parts with these spans (ascending, at least one), the same each time; or why one has none."""
     thumbnail: Callable[[Encoded, int], bytes]
     """A WebP, given the maximum of its longer side in pixels."""
+    film: Callable[[Encoded, int, int], bytes] | None = None
+    """The same of a number of frames side by side, over the whole time; None if it does not move."""
+
+
+MOST_IMAGE_BYTES = 1 << 30
 
 
 def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of bytes, for readers too."""
-    return lambda encoded, *given, **more: function(as_reader(encoded).bytes(), *given, **more)
+    """A function of bytes, for readers too, which are read whole."""
+
+    def of_reader(encoded: Encoded, *given: Any, **more: Any) -> Any:
+        reader = as_reader(encoded)
+        if reader.size > MOST_IMAGE_BYTES:
+            raise Undecodable("too_many_bytes", f"{reader.size:,} bytes; at most {MOST_IMAGE_BYTES:,} are read")
+        return function(reader.bytes(), *given, **more)
+
+    return of_reader
 
 
 MEDIA = {
@@ -53,7 +65,7 @@ MEDIA = {
         Medium(
             name="image",
             version=1,
-            reasons=frames.REASONS,
+            reasons=frames.REASONS | {"too_many_bytes": "a file of over 1 GiB, which is not read into memory"},
             foreign="not_an_image",
             sniff=formats.sniff,
             probe=images.probe,
@@ -73,6 +85,7 @@ MEDIA = {
             frames=limited.shown,
             extract=limited.extracted,
             thumbnail=limited.thumbnail,
+            film=limited.thumbnail,
         ),
     )
 }

@@ -22,6 +22,8 @@ class Thumbnail:
     data: bytes = b""
     width: int = 0
     height: int = 0
+    frames: int = 1
+    """Frames side by side, each of this width."""
     reason: str = ""
     detail: str = ""
 
@@ -29,15 +31,18 @@ class Thumbnail:
 MISSING = Thumbnail(reason="no bytes", detail="The pool has no image for this row: its download or import failed.")
 
 
-def thumbnail(data: bytes | Reader, pixels: int) -> Thumbnail:
-    """At most `pixels` on the longer side; never enlarged."""
+def thumbnail(data: bytes | Reader, pixels: int, frames: int = 1) -> Thumbnail:
+    """At most `pixels` on the longer side; never enlarged. frames: of a video; an image has one."""
     try:
-        small = media.sniffed(data, tuple(media.MEDIA)).thumbnail(data, pixels)
+        medium = media.sniffed(data, tuple(media.MEDIA))
+        film = medium.film if frames > 1 else None
+        small = medium.thumbnail(data, pixels) if film is None else film(data, pixels, frames)
     except LostError:
         return MISSING
     except Reject as error:
         return Thumbnail(reason=error.reason.replace("_", " "), detail=_separated(error.detail))
-    return Thumbnail(small, *webp_size(small))
+    width, height = webp_size(small)
+    return Thumbnail(small, width, height) if film is None else Thumbnail(small, width // frames, height, frames)
 
 
 def _separated(text: str) -> str:
@@ -45,13 +50,13 @@ def _separated(text: str) -> str:
     return re.sub(r"\b\d{5,}\b", lambda found: f"{int(found[0]):,}", text)
 
 
-def thumbnails(view: View, keys: Iterable[str], pixels: int, threads: int) -> dict[str, Thumbnail]:
-    """A thumbnail per key; samples without bytes get MISSING."""
+def thumbnails(view: View, keys: Iterable[str], pixels: int, threads: int, frames: int = 1) -> dict[str, Thumbnail]:
+    """A thumbnail per key, of `frames` frames for a video; samples without bytes get MISSING."""
     found = dict.fromkeys(keys, MISSING)
     waiting: deque[tuple[str, Future[Thumbnail]]] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for key, data in view.images(list(found)):
-            waiting.append((key, pool.submit(thumbnail, data, pixels)))
+            waiting.append((key, pool.submit(thumbnail, data, pixels, frames)))
             if len(waiting) > 2 * threads:  # whose bytes are in memory
                 done, small = waiting.popleft()
                 found[done] = small.result()

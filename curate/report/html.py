@@ -28,7 +28,8 @@ from curate.kernels.labels import read_labels
 from curate.report.page import sections, stages
 from curate.report.page.downloads import downloads
 from curate.report.page.images import Gallery
-from curate.report.page.terms import DOWNLOAD_TERMS, TERMS
+from curate.report.page.terms import DOWNLOAD_TERMS, TERMS, VIDEO_TERMS
+from curate.report.page.videos import videos
 from curate.report.survey.entries import entry_section
 from curate.report.survey.profile import drifts, profile_of
 from curate.report.survey.quotas import fills
@@ -39,6 +40,7 @@ from curate.report.verdict.words import against_random
 
 TEMPLATES = Path(__file__).parent / "templates"
 KEPT_SHOWN = 24
+FILM_FRAMES = 8
 
 
 class ReportHtml(Report):
@@ -102,7 +104,7 @@ class ReportHtml(Report):
         if root is not None:
             fill(root, gathered, found, profile)
         keys = dict.fromkeys(_shown_keys(found, root, keepers))
-        gallery = Gallery(thumbnails(view, keys, self.thumbnail_pixels, self.threads), scope.caption)
+        gallery = Gallery(thumbnails(view, keys, self.thumbnail_pixels, self.threads, FILM_FRAMES), scope.caption)
         shown = {(node.level, node.id) for node in root.nodes()} if root is not None else set()
         values = self._sections(view, scope, found, root, gallery, gathered)
         values |= {
@@ -111,7 +113,8 @@ class ReportHtml(Report):
             "profiled": profile is not None,
             "even": profile.even if profile is not None else [],
         }
-        files = {"index.html": render(TEMPLATES, "report", **values, links=_links(values))}
+        styles = ("videos",) if values["videos"] else ()  # pages about images need no more
+        files = {"index.html": render(TEMPLATES, "report", styles=styles, **values, links=_links(values))}
         if values["compared"] is not None:
             files["balance.json"] = json.dumps(values["compared"]).encode()
         return files
@@ -132,13 +135,15 @@ class ReportHtml(Report):
             "title": self.title,
             "selected": selected,
             "found": found,
+            "noun": found.videos.noun,
             "dataset": view.dataset(),
-            "funnel": stages.funnel(view.stages, anchors),
+            "funnel": stages.funnel(view.stages, anchors, found),
             "downloads": fetched,
             "rejects": rejects,
-            "balances": sections.balances(found.levels, selected) if root else [],
+            "balances": sections.balances(found.levels, selected, found.videos.noun) if root else [],
             "tree": sections.branch(root, gallery, selected, 1) if root else None,
             "levels": len(found.levels),
+            "videos": videos(found.videos, found.kept_rows, gallery),
             "kept": [gallery.card(row) for row in found.kept_rows],
             "label": "label" if self.labels else scope.label or self.label,
             "labels_file": self.labels,
@@ -148,7 +153,7 @@ class ReportHtml(Report):
             "counters": stages.counters(view.stages),
             "timings": stages.timings(view.stages),
             "recipe": stages.cards(view.stages),
-            "terms": TERMS | (DOWNLOAD_TERMS if fetched else {}),
+            "terms": TERMS | (DOWNLOAD_TERMS if fetched else {}) | (VIDEO_TERMS if found.videos.ms else {}),
         }
 
 
@@ -166,6 +171,7 @@ def _links(values: dict[str, Any]) -> list[tuple[str, str]]:
         ("drift", "Growth", values["drifts"]),
         ("funnel", "Funnel", True),
         ("downloads", "Downloads", values["downloads"]),
+        ("videos", "Videos", values["videos"]),
         ("balance", "Balance", values["balances"]),
         ("entries", "Entries", values["entries"]),
         ("labels", "Labels", values["label"]),

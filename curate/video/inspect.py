@@ -41,10 +41,10 @@ class Inspect(Map):
     subtitles: bool = Field(
         True, description="Read a soft subtitle track, if there is one; in Matroska that reads the whole file."
     )
-    language: str | None = Field(
-        None,
-        pattern=r"^[A-Za-z]{2,3}(-[A-Za-z0-9]{1,8})*$",
-        description="Language of the track, as its header names it, such as eng; null: the first track.",
+    languages: tuple[str, ...] = Field(
+        (),
+        description="Languages of which the first track is read, as headers name them: German may be deu, ger or de. "
+        "Without any: the first track.",
     )
     max_text: int = Field(100_000, ge=1, le=10_000_000, description="Characters of subtitles after which they are cut.")
     threads: Annotated[int, Runtime(), Field(ge=1, description="Videos read at a time.")] = 2
@@ -53,7 +53,7 @@ class Inspect(Map):
         return SCHEMA
 
     def prepare(self, sample: Sample) -> tuple[Probe, str | None]:
-        return inspect(sample.reader, self.max_text if self.subtitles else 0, self.language)
+        return inspect(sample.reader, self.max_text if self.subtitles else 0, self.languages)
 
     def process(self, batch: Batch) -> dict[str, Any]:
         found: list[tuple[Probe, str | None]] = batch.prepared

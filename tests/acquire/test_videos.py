@@ -40,6 +40,7 @@ def test_the_media_select_files_by_extension(tmp_path: Path) -> None:
 
 def test_the_order_of_media_does_not_count_and_images_are_the_default() -> None:
     one, other = (AcquireFolder(namespace="n", path="x", media=media) for media in (BOTH, ["image", "video"]))
+    assert AcquireFolder(namespace="n", path="x", media="video").media == ("video",)
     assert one.media == ("image", "video") and one.parameters() == other.parameters()
     assert "media" in one.parameters()
     for cls in (AcquireFolder, AcquireWebDataset):

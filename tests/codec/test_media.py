@@ -53,3 +53,12 @@ def test_bytes_of_no_known_format_are_of_the_first_medium() -> None:
 def test_an_unknown_medium_is_named() -> None:
     with pytest.raises(InputError, match=r"^imag: not a medium; did you mean 'image'\?$"):
         media.of("imag")
+
+
+def test_an_image_that_does_not_fit_into_memory_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encoded(noise(200, 100), "PNG")
+    monkeypatch.setattr(media, "MOST_IMAGE_BYTES", len(data))
+    assert media.DEFAULT.open(data).width == 200
+    with pytest.raises(Undecodable) as caught:
+        media.DEFAULT.open(data + b"\0")
+    assert caught.value.reason == "too_many_bytes" and caught.value.reason in media.DEFAULT.reasons

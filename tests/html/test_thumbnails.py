@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import io
+import weakref
 
 import pytest
 from PIL import Image
 
+from curate.core.reader import Reader
 from curate.html.thumbnails import MISSING, thumbnail, thumbnails
 from tests.codec.make_images import encoded, gradient, noise, png_bomb
+from tests.codec.video.make_videos import video
 from tests.report.memory_view import MemoryView, drawing
 
 
@@ -45,3 +48,20 @@ def test_rows_without_bytes_have_a_reason():
     assert found["b" * 32].reason == "not an image"
     assert found["c" * 32] == MISSING
     assert sorted(view.requested) == ["a" * 32, "b" * 32, "c" * 32]
+
+
+def test_few_videos_are_in_memory_at_a_time():
+    """However many are shown."""
+    held, most, data = weakref.WeakSet(), [], video("mp4 mpeg4", 3)
+
+    class Films(MemoryView):
+        def images(self, keys):
+            for key in keys:
+                reader = Reader(data)
+                held.add(reader)
+                most.append(len(held))
+                yield key, reader
+                del reader
+
+    found = thumbnails(Films([], {}), [f"{number:032x}" for number in range(12)], pixels=32, threads=1, frames=8)
+    assert {one.frames for one in found.values()} == {8} and max(most) <= 4 < len(most)

@@ -38,8 +38,8 @@ def test_subtitles_are_a_column_of_text() -> None:
     tracks = [("mov_text", lang, [mov(f"<b>{line}</b> &amp; more")]) for lang, line in (("eng", "Hi"), ("deu", "Tag"))]
     data = titled("mp4", *tracks)
     assert facts(data)["subtitles"] == "<b>Hi</b> &amp; more"
-    assert facts(data, language="deu")["subtitles"] == "<b>Tag</b> &amp; more"
-    assert facts(data, language="fra")["subtitles"] is facts(data, subtitles=False)["subtitles"] is None
+    assert facts(data, languages=("deu", "ger"))["subtitles"] == "<b>Tag</b> &amp; more"
+    assert facts(data, languages=("fra",))["subtitles"] is facts(data, subtitles=False)["subtitles"] is None
     assert facts(data, max_text=5)["subtitles"] == "<b>Hi"
     clean = Clean(column="subtitles", output="said")
     batch = Batch(pa.table({"key": ["a"], "subtitles": [facts(data)["subtitles"]]}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ from curate.engine.record import claims, gc
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import latest
 from curate.engine.run import Result, run
+from curate.html.numbers import duration
+from curate.report.html import ReportHtml
 from curate.video.clips import FATES
 from tests.engine.output import Output
 from tests.video.pool import pipeline
@@ -176,3 +179,20 @@ def test_gc_keeps_the_videos_that_clips_are_extracted_from(copied: Path) -> None
     for shard in made.shards_of("windows"):
         wanted = made.storage.read_table(shard.table, columns=list(member_columns([shard]))).to_pydict()
         assert not [one for one in read_members(made.storage, shard, wanted) if isinstance(one, Reject)]
+
+
+def test_the_report_shows_the_seconds_of_the_facts(made: Output, copied: Path) -> None:
+    """And films of the clips, which are extracted for them."""
+    reports = pipeline().add("videos", ReportHtml(), "divide").add("parts", ReportHtml(), "clips").check()
+    again = run(reports, str(copied))
+    videos, clips = (
+        " ".join(re.sub(r"<[^>]+>", " ", Path(again.outputs[name], "index.html").read_text()).split())
+        for name in ("videos", "parts")
+    )
+    total = duration(sum(ms or 0 for ms in column(made, "look", "duration_ms").values()) / 1000)
+    kept = duration(sum(ms or 0 for ms in column(made, "divide", "clips_kept_ms").values()) / 1000)
+    assert f"divide video.divide 6 {total} – 6 {total}" in videos and f"All divided videos {total}" in videos
+    assert f"Kept In clips {kept}" in videos and "edited , 10.0 s: 3 shots, 3 clips, 1 black stretch" in videos
+    assert f"{len(rows(made, 'clips'))} made, {kept}" in clips
+    for name, films in (("videos", 6), ("parts", 13)):
+        assert len(re.findall('class="film"[^>]* src=', Path(again.outputs[name], "index.html").read_text())) == films

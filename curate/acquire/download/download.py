@@ -183,7 +183,9 @@ class AcquireDownload(Source):
 
     @model_validator(mode="after")
     def _consistent(self) -> AcquireDownload:
-        check_used(self, self.media, {"max_video_bytes": "video", "resize_mode": "image"})
+        of_images = "image_size", "resize_mode", "encode_quality", "encode_format", "extract_exif", "max_pixels"
+        of_videos = "max_video_bytes", "video_deadline_seconds"
+        check_used(self, self.media, dict.fromkeys(of_images, "image") | dict.fromkeys(of_videos, "video"))
         if self.disable_all_reencoding and self.resize_mode != "no":
             raise ValueError(f"disable_all_reencoding: true, but resize_mode is {self.resize_mode!r}; remove one")
         if self.encode_format == "png" and self.encode_quality > 9:

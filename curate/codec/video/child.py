@@ -18,6 +18,7 @@ from curate.codec.video import extract as copies
 from curate.codec.video import probe as header
 from curate.codec.video.limited import DONE, HEAD, REJECT
 from curate.codec.video.source import Budget, Input
+from curate.codec.video.times import times_ms
 from curate.core.errors import Reject
 
 PART_BYTES = 8 << 20
@@ -34,9 +35,9 @@ def answers(payload: bytes, source: Input) -> Iterator[bytes]:
         yield REJECT + limited.said_of(error)
 
 
-def probe(source: Input, most: int, language: str | None) -> Iterator[bytes]:
+def probe(source: Input, most: int, languages: list[str]) -> Iterator[bytes]:
     found = asdict(header.probe(source))
-    text = subtitles.text(source, language, most) if most else None
+    text = subtitles.text(source, languages, most) if most else None
     yield from _parts(json.dumps([found, text], ensure_ascii=False).encode())
 
 
@@ -52,11 +53,16 @@ def extract(source: Input, span: dict[str, Any]) -> Iterator[bytes]:
     yield from _parts(copies.extract(source, span))
 
 
-def thumbnail(source: Input, side: int) -> Iterator[bytes]:
+def thumbnail(source: Input, side: int, frames: int) -> Iterator[bytes]:
     budget = Budget()
-    third = (header.probe(source, budget).duration_ms or 0) // 3
-    picture = next(exact.shown(source, [third], budget))
-    yield images.small(Image.fromarray(picture.planes.rgb(2 * side)), side)
+    times = times_ms(header.probe(source, budget).duration_ms or 0, frames)
+    shown = (Image.fromarray(picture.planes.rgb(2 * side)) for picture in exact.shown(source, times, budget))
+    stills = [images.shrunk(image, side) for image in shown]
+    width, height = stills[0].size
+    sheet = Image.new("RGB", (frames * width, height))
+    for place, still in enumerate(stills):
+        sheet.paste(still if still.size == (width, height) else still.resize((width, height)), (place * width, 0))
+    yield images.webp(sheet)
 
 
 def _parts(data: bytes) -> Iterator[bytes]:

@@ -84,15 +84,15 @@ def stream(
 
 def probe(source: bytes | Reader, seconds: float = SECONDS) -> Probe:
     """Properties from the header and the first frame."""
-    return inspect(source, 0, None, seconds)[0]
+    return inspect(source, 0, (), seconds)[0]
 
 
 def inspect(
-    source: bytes | Reader, most: int, language: str | None, seconds: float = SECONDS
+    source: bytes | Reader, most: int, languages: Sequence[str] = (), seconds: float = SECONDS
 ) -> tuple[Probe, str | None]:
     """Properties, and at most `most` characters of a subtitle track: see curate.codec.video.subtitles."""
     data = bytearray()
-    for part in stream(f"{CHILD}:probe", {"most": most, "language": language}, source, seconds):
+    for part in stream(f"{CHILD}:probe", {"most": most, "languages": list(languages)}, source, seconds):
         data += part
         if len(data) > HEADER_BYTES + 4 * most:
             raise NO_SENSE
@@ -168,9 +168,13 @@ def extracted(source: bytes | Reader, spans: Sequence[Mapping[str, Any]]) -> Ite
             yield why
 
 
-def thumbnail(source: bytes | Reader, side: int, seconds: float = SECONDS) -> bytes:
-    """A WebP of the frame at a third of the video, of at most `side` pixels a side."""
-    small = b"".join(stream(f"{CHILD}:thumbnail", {"side": side}, source, seconds))
-    if small[:4] != b"RIFF" or small[8:12] != b"WEBP" or not 0 < max(webp_size(small)) <= side:
+def thumbnail(source: bytes | Reader, side: int, frames: int = 1, seconds: float = SECONDS) -> bytes:
+    """A WebP of `frames` frames side by side, the middles of equal parts of the video, of at most `side` pixels a side
+    each."""
+    small = b"".join(stream(f"{CHILD}:thumbnail", {"side": side, "frames": frames}, source, seconds))
+    if small[:4] != b"RIFF" or small[8:12] != b"WEBP":
+        raise NO_SENSE
+    width, height = webp_size(small)
+    if width % frames or not 0 < max(width // frames, height) <= side:
         raise NO_SENSE
     return small

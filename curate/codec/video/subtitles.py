@@ -5,7 +5,7 @@ from __future__ import annotations
 import encodings.utf_16  # otherwise loaded when it is used; a child cannot open its file  # noqa: F401
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import Any
 
 from av.stream import Discard
@@ -22,12 +22,12 @@ _OVERRIDES = re.compile(r"\{[^{}]*\}|\\[Nnh]")
 _DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
 
 
-def text(reader: Input, language: str | None, most: int) -> str | None:
-    """Lines of the first track whose format is known, or of the first in a language (of its header, such as `eng`),
+def text(reader: Input, languages: Sequence[str], most: int) -> str | None:
+    """Lines of the first track whose format is known, or of the first in one of these languages (of its header),
     joined by spaces, of at most `most` characters. None without such a track, "" if it says nothing. What follows
     damage is left out. Raises Undecodable."""
     with opened(reader) as source:
-        stream, plain = _track(source.container.streams.subtitles, language)
+        stream, plain = _track(source.container.streams.subtitles, {name.casefold() for name in languages})
         if stream is None or plain is None:
             return None
         for other in source.container.streams:
@@ -67,25 +67,25 @@ def _shown(one: str) -> str:
     return " " if one.isspace() or one < "\xa0" else ""
 
 
-def _track(streams: Any, language: str | None) -> tuple[Any, Callable[[bytes], str] | None]:
+def _track(streams: Any, languages: Set[str]) -> tuple[Any, Callable[[bytes], str] | None]:
     for stream in streams:
         name = stream.codec_context.name if stream.codec_context else ""
         plain = FORMATS.get(name)
         found = (stream.metadata.get("language") or "").casefold()
-        if plain and (language is None or found == language.casefold()):
+        if plain and (not languages or found in languages):
             return stream, plain
     return None, None
 
 
 def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "ignore")
+    return data.decode("utf-8", "replace")
 
 
 def _mov_text(data: bytes) -> str:
     """A length, the text, and boxes of styles (3GPP TS 26.245, 5.17)."""
     found = data[2 : 2 + int.from_bytes(data[:2])]
     marks = (b"\xfe\xff", b"\xff\xfe")
-    return found.decode("utf-16", "ignore") if found[:2] in marks else _decoded(found)
+    return found.decode("utf-16", "replace") if found[:2] in marks else _decoded(found)
 
 
 def _tagged(data: bytes) -> str:

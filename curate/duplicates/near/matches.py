@@ -17,7 +17,7 @@ Shared = Mapping[str, Any]
 
 def matches(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
     """Matches of a bucket, sent to the cells of their pairs: `pair` (m, 8), the node of the video that ranks first and
-    the other's; `count` (m,), of hashes of the one that has more; `exact` (m,), whether the files are equal."""
+    the other's; `counts` (m, 2), of the hashes of each; `exact` (m,), whether the files are equal."""
     order = rank_order(part.arrays["node"])
     node, value, sort, count = (np.asarray(part.arrays[name])[order] for name in ("node", "value", "sort", "count"))
     first, later = exact_edges(node, value, sort)
@@ -33,17 +33,18 @@ def matches(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
     a, b, exact = a[other], b[other], exact[other]
     pair = np.concatenate([node[a], node[b]], axis=1)
     cells = ((pair[:, 2] ^ pair[:, 6]) % np.uint64(shared["count"])).astype(np.int64)
-    return cells, {"pair": pair, "count": np.maximum(count[a], count[b]), "exact": exact}
+    return cells, {"pair": pair, "counts": np.stack([count[a], count[b]], axis=1), "exact": exact}
 
 
 def joined(part: Part, shared: Shared) -> tuple[NDArray[np.int64], Arrays]:
     """Edges of the pairs of a cell that are duplicates, as those of `curate.duplicates.near.edges.find_edges`."""
-    pair, count, exact = (np.asarray(part.arrays[name]) for name in ("pair", "count", "exact"))
+    pair, counts, exact = (np.asarray(part.arrays[name]) for name in ("pair", "counts", "exact"))
     names, first, of = np.unique(pair[:, [1, 2, 5, 6]], axis=0, return_index=True, return_inverse=True)
     of = of.reshape(-1)
     same = np.bincount(of, exact, len(names)) > 0
     sides = [_distinct(of[~exact], pair[~exact, word], len(names)) for word in (3, 7)]
-    kept = np.flatnonzero(same | ((count[first] > 0) & (np.minimum(*sides) >= shared["share"] * count[first])))
+    shares = np.stack(sides, axis=1) / np.maximum(counts[first], 1)  # a noisy copy has many hashes for one of the other
+    kept = np.flatnonzero(same | (shares.min(axis=1) >= shared["share"]))
     node, other = pair[first[kept], :4], pair[first[kept], 4:]
     cells, arrays = edges_by_cell(node, other, shared["count"])
     loops = pair[first[same], 4:]

@@ -2,11 +2,12 @@
 
 A row of the group is one hash of a video. Rows that share a band of their hashes meet in a bucket, as those of images
 do; two of different videos within `max_distance` are a match. Matches are sent to one cell per pair of videos, which
-joins the pair if enough of the longer video's hashes match. One match proves little: videos share titles and logos.
+joins the pair if enough hashes of both match. One match proves little: videos share titles and logos.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,8 +42,8 @@ class FindVideoDuplicates(FindDuplicates):
         0.4,
         gt=0,
         le=1,
-        description="Share of the longer video's distinct hashes that must match. A copy that was trimmed to less of "
-        "it is another video, as are the parts of a compilation.",
+        description="Share of the distinct hashes of each of two videos that must match. A copy that was trimmed to "
+        "less of it is another video, as are the parts of a compilation.",
     )
 
     def reads(self) -> tuple[str, ...]:
@@ -50,7 +51,7 @@ class FindVideoDuplicates(FindDuplicates):
         return ("sha256", "frame_hashes", "duration_ms", *(name for name in super().reads() if name not in images))
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
-        found = [[one for one in dict.fromkeys(row or ()) if one] for row in table.column("frame_hashes").to_pylist()]
+        found = [_changes(row or (), self.max_distance // 2) for row in table.column("frame_hashes").to_pylist()]
         counts = np.array([len(row) for row in found], dtype=np.int64)
         lines = np.repeat(np.arange(len(found)), np.maximum(counts, 1))  # a video without hashes has a row too
         first = np.diff(lines, prepend=-1) > 0
@@ -90,3 +91,14 @@ class FindVideoDuplicates(FindDuplicates):
         group.progress(0.9, "storing members")
         store_members(stars, group, MEMBERS)
         return {SHARDS: shard_index(group), "summary": {"rows": sum(group.rows), **counts}}
+
+
+def _changes(hashes: Iterable[bytes | None], least: int) -> list[bytes]:
+    """Distinct hashes that are further than that from the one before them that is kept. Where little moves, a copy's
+    noise decides how many there are, and each is near to many of the other's."""
+    kept, last = dict[bytes, None](), None
+    for one in filter(None, hashes):
+        value = int.from_bytes(one)
+        if last is None or (value ^ last).bit_count() > least:
+            kept[one], last = None, value
+    return list(kept)

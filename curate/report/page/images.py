@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from curate.html.numbers import duration
 from curate.html.thumbnails import MISSING, Thumbnail
 from curate.kernels.meta import field_of
 
@@ -39,10 +40,16 @@ class Gallery:
         self, row: Mapping[str, Any], note: str = "", selected: bool = False, keeper: ImageCard | None = None
     ) -> ImageCard:
         caption = row.get(self.caption or "caption") or row.get("caption")
-        alt = clip(str(caption or row.get("source_id") or f"image {row['key']}"), ALT_CHARACTERS)
+        moves = row.get("media") == "video"
+        alt = clip(
+            str(caption or row.get("source_id") or f"{'video' if moves else 'image'} {row['key']}"), ALT_CHARACTERS
+        )
         thumb = self.thumbs.get(row["key"], MISSING)
         if thumb is MISSING and (detail := detail_of(row)):
             thumb = replace(thumb, detail=detail)
+        if moves:
+            note = f"{note} {length(row)}".strip()
+            thumb = replace(thumb, reason="not a video") if thumb.reason == "not an image" else thumb
         return ImageCard(row["key"], thumb, alt, self.facts(row), note, selected, keeper)
 
     def facts(self, row: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -51,6 +58,8 @@ class Gallery:
             known["Cleaned caption"] = row.get(self.caption)
         known |= {"Source": row.get("source_id"), "URL": row.get("url")}
         known |= {"Size": _size(row), "Format": row.get("format")}
+        if row.get("media") == "video":
+            known |= {"Length": length(row), "Part": row.get("span")}
         if row.get("rejected_by"):
             known |= {"Rejected": f"{row.get('reject_reason')}, by {row['rejected_by']}", "Detail": detail_of(row)}
         if row.get("duplicate_of") != row["key"]:
@@ -65,6 +74,12 @@ class Gallery:
 def detail_of(row: Mapping[str, Any]) -> str:
     """The importer's note about a row that it rejected: `detail` of its meta."""
     return clip(str(field_of(row.get("meta"), "detail") or ""), TEXT_CHARACTERS)
+
+
+def length(row: Mapping[str, Any]) -> str:
+    """Without a space where a line may break; "" if it is not known."""
+    known = row.get("duration_ms")
+    return duration(known / 1000).replace(" ", "\N{NO-BREAK SPACE}") if known else ""
 
 
 def _size(row: Mapping[str, Any]) -> str:

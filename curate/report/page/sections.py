@@ -74,9 +74,16 @@ class Balance:
     after: Spread | None
 
 
-def balance(title: str, before: NDArray[np.int64], after: NDArray[np.int64] | None, what: str) -> Balance:
+def balance(
+    title: str, before: NDArray[np.int64], after: NDArray[np.int64] | None, what: str, noun: str = "image"
+) -> Balance:
     series = [("before", "before", before)] + ([("after", "after", after)] if after is not None else [])
-    return Balance(title, rank_chart(series, what), spread(before), None if after is None else spread(after))
+    return Balance(
+        title,
+        rank_chart(series, what, f"{noun}s in it", f"{noun.capitalize()}s"),
+        spread(before),
+        None if after is None else spread(after),
+    )
 
 
 def level_title(level: int, levels: int) -> str:
@@ -87,12 +94,13 @@ def level_title(level: int, levels: int) -> str:
     return f"Level {level}" + (f", {ends[level]}" if level in ends else "")
 
 
-def balances(levels: Sequence[LevelSizes], selected: bool) -> list[Balance]:
+def balances(levels: Sequence[LevelSizes], selected: bool, noun: str = "image") -> list[Balance]:
     """Coarsest level first."""
     found = []
     for number, level in reversed(list(enumerate(levels, 1))):
         before, after = level.compared()
-        found.append(balance(level_title(number, len(levels)), before, after if selected else None, "cluster"))
+        kept = after if selected else None
+        found.append(balance(level_title(number, len(levels)), before, kept, "cluster", noun))
     return found
 
 

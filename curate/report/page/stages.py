@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
+from curate.html.numbers import duration
 from curate.report.page.terms import human
+from curate.report.survey.survey import Survey
 
 VALUE_CHARACTERS = 600
 
@@ -30,6 +33,10 @@ class FunnelRow:
     before_share: float
     after_share: float
     """Lengths of the bars, in percent of the longest."""
+    seconds: tuple[str, str] | None = None
+    """Durations of the videos before and after."""
+    children: tuple[int, str] | None = None
+    """Videos derived from these rows, and their durations."""
 
     @property
     def lost(self) -> int:
@@ -40,8 +47,9 @@ class FunnelRow:
         return self.before - self.lost + self.without_facts == self.after
 
 
-def funnel(stages: Mapping[str, Manifest], anchors: Mapping[tuple[str, str], str]) -> list[FunnelRow]:
+def funnel(stages: Mapping[str, Manifest], anchors: Mapping[tuple[str, str], str], found: Survey) -> list[FunnelRow]:
     """`anchors`: element id of the gallery of each (stage, reason)."""
+    times = _Times(found)
     most = max((manifest.entry.before for manifest in stages.values()), default=0) or 1
     rows = []
     for stage, manifest in stages.items():
@@ -60,9 +68,32 @@ def funnel(stages: Mapping[str, Manifest], anchors: Mapping[tuple[str, str], str
                 without_facts=entry.kept,
                 before_share=100 * min(1.0, entry.before / most),
                 after_share=100 * min(1.0, entry.after / most),
+                children=(entry.children, times.shown()) if entry.children and times.ms else None,
+                seconds=times.after(stage, entry),
             )
         )
     return rows
+
+
+class _Times:
+    """Time of the videos that are left, stage by stage. What was read of a large pool stands for all of it."""
+
+    def __init__(self, found: Survey) -> None:
+        self.of, self.rows, self.ms = found.videos, found.videos.rows, found.videos.ms
+        self._scale = found.rows / max(1, found.read.rows) if found.read else 1.0
+        self._about = "about " if found.read else ""
+
+    def shown(self) -> str:
+        return self._about + duration(self._scale * self.ms / 1000)
+
+    def after(self, stage: str, entry: Entry) -> tuple[str, str] | None:
+        """Before and after a stage; None without videos, and where branches meet, so that the rows are not those of the
+        ledger."""
+        before, rows = self.shown(), self.rows
+        self.rows -= self.of.lost_rows[stage]
+        self.ms -= self.of.lost_ms[stage]
+        exact = bool(self._about) or (rows, self.rows) == (entry.before, entry.after)
+        return (before, self.shown()) if self.of.ms and exact and entry.children is None else None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 from curate.codec.images import REASONS
+from curate.codec.video.containers import REASONS as OF_VIDEOS
 from curate.core.ledger import SET_ASIDE
 
 TERMS = {
@@ -138,6 +139,15 @@ DOWNLOAD_TERMS = {
 }
 """Terms of the section about downloads, which only downloaded pools have."""
 
+VIDEO_TERMS = {
+    "divided": (
+        "Division into clips",
+        "`video.divide` makes clips of the shots between cuts. Every millisecond of a video is in a clip, or has a "
+        "reason why not; the parts add up to the lengths of the videos.",
+    ),
+}
+"""Terms of the section about videos."""
+
 MEANINGS = REASONS | {
     "animated": "several frames, which the recipe does not allow",
     "aspect": "longer and thinner than the recipe allows",
@@ -195,6 +205,7 @@ FETCHES = {
     "dns": "the host name has no address, or its name server does not answer",
     "encoding": "the body's Content-Encoding is unknown or corrupt, or it expands too far",
     "headers": "the response's header is malformed or too large",
+    "not_a_video": "the body is not a video in a format that is decoded",
     "not_image": "the body is not an image in a format that is decoded",
     "opt_out_content_usage": "the header Content-Usage: train-ai=n forbids training",
     "opt_out_tdm_reservation": "the header tdm-reservation: 1 reserves the rights of text and data mining",
@@ -229,7 +240,7 @@ def fetch_meaning(code: str) -> str:
 
 
 def meaning(reason: str) -> str:
-    return MEANINGS.get(reason) or fetch_meaning(reason)
+    return MEANINGS.get(reason) or OF_VIDEOS.get(reason) or fetch_meaning(reason)
 
 
 def human(reason: str) -> str:

@@ -17,7 +17,7 @@ from curate.report.survey.entries import entry_columns
 from curate.report.survey.quotas import quotas_of
 from curate.report.survey.rows import integers, label_column, label_values, texts
 
-FACTS = ("source_id", "url", "width", "height", "format", "meta")
+FACTS = ("source_id", "url", "width", "height", "format", "meta", "media", "duration_ms", "span")
 CAPTIONS = ("text", "caption")
 READ_SHARDS = 64
 """A report reads the tables of at most this many shards, chosen by hash; images, captions and labels come from them."""

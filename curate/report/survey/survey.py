@@ -24,6 +24,7 @@ from curate.report.survey.quotas import TreeQuotas, quotas_of
 from curate.report.survey.rows import LabelCounts, add_at, grown, integers, label_column, texts
 from curate.report.survey.scope import FACTS, Scope, read_tables, shards_read
 from curate.report.survey.sizes import ImageSizes
+from curate.report.survey.videos import VideoTimes, columns_of
 from curate.report.verdict.compare import Comparison
 from curate.report.verdict.gather import Contenders
 
@@ -78,6 +79,7 @@ class Survey:
     labels: LabelCounts = field(default_factory=LabelCounts)
     entries: EntryBalance = field(default_factory=EntryBalance)
     sizes: ImageSizes = field(default_factory=ImageSizes)
+    videos: VideoTimes = field(default_factory=VideoTimes)
     reject_rows: dict[tuple[str, str], list[dict[str, Any]]] = field(default_factory=dict)
     kept_rows: list[dict[str, Any]] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
@@ -110,6 +112,8 @@ class Surveyor:
         self.found.kept += int((copies > 0).sum())
         self.found.copies += int(copies.sum())
         self.found.sizes.add(table)
+        if columns_of(table.column_names):
+            self.found.videos.add(table, copies > 0)
         self._add_rejects(table, order)
         self._add_levels(table, reached, copies)
         kept = np.flatnonzero(copies > 0)
@@ -154,7 +158,7 @@ def survey(view: View, scope: Scope, seed: int, rejects: int, kept: int) -> Surv
     label = label_column(scope.label) if scope.label else None
     references = ("duplicate_of", "semantic_of", "contamination")
     wanted = (*FACTS, scope.caption, "caption", *references, "centroid_distance", label, *scope.clusters)
-    wanted += (scope.embedding,) if scope.select else ()
+    wanted += (*((scope.embedding,) if scope.select else ()), *columns_of(scope.columns))
     items = (*scope.entries, "item_copies", "item_expected") if scope.entries else ()
     for table in read_tables(view, scope.names(*wanted, *items, "rejected_by", "reject_reason", "copies")):
         surveyor.add(table)

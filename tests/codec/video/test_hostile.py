@@ -36,7 +36,7 @@ CODEC = "curate.codec.video.child"
 LIMITS = Limits(60.0, limited.MEMORY_BYTES)
 CPU_SECONDS = 5.0
 ORDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "probe": (f"{CODEC}:probe", {}),
+    "probe": (f"{CODEC}:probe", {"most": 1000, "languages": []}),
     "frames": (f"{CODEC}:frames", {"times_ms": [0, 700, 1900], "side": 32}),
     "extract": (f"{CODEC}:extract", {"span": {"start_ms": 500, "stop_ms": 900}}),
     "thumbnail": (f"{CODEC}:thumbnail", {"side": 32}),

@@ -45,6 +45,7 @@ def test_a_child_gives_what_its_functions_give(kind: str) -> None:
     if "ffv1" not in kind:
         assert READS["extract"](data) == extract(Reader(data), {"start_ms": 500, "stop_ms": 900})
     assert Image.open(io.BytesIO(limited.thumbnail(data, 48))).size == (48, 32)
+    assert Image.open(io.BytesIO(limited.thumbnail(data, 48, 3))).size == (144, 32)
 
 
 def test_frames_may_be_small() -> None:

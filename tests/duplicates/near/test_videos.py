@@ -76,6 +76,17 @@ def test_a_title_in_common_is_not_a_copy(shared: int) -> None:
     assert sets([title + some(9), near(title) + some(9), title + some(20)]) == []
 
 
+def test_copies_of_calm_videos_are_found_whatever_noise_adds() -> None:
+    """Where little moves, hashes drift; one copy has a few of them, the other many."""
+    drift = some(1)
+    for _ in range(150):
+        drift += near(drift[-1:], 2)
+    coarse = near([drift[step // 15 * 15] for step in range(len(drift))], 0)
+    noisy = [near([one], 4)[0] for one in drift]
+    assert sets([noisy, coarse]) == [[0, 1]] and len(set(noisy)) > 10 * len(set(coarse))
+    assert sets([noisy, noisy[:120], some(1) * 50 + some(3)]) == [[0, 1]]
+
+
 def test_a_repeated_hash_counts_once() -> None:
     still = some(1)
     assert sets([still * 30 + some(9), still * 30 + some(9)]) == []

@@ -87,7 +87,7 @@ PLAIN = {
     "video.clips": {"namespace"},
     "video.embed": {"column"},
     "video.frames": {"namespace"},
-    "video.inspect": {"language"},
+    "video.inspect": {"languages[]"},
     "video.windows": {"namespace"},
     "text.counts": {"columns[]", "by"},
     "text.duplicates": {"column"},
