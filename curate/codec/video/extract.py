@@ -36,6 +36,8 @@ def extract(reader: Input, span: Mapping[str, Any], budget: Budget | None = None
     with opened(reader, budget) as source:
         if source.codec not in VIDEO:
             raise Undecodable("not_copyable", f"{source.codec}; an mp4 holds {', '.join(VIDEO)}")
+        if source.edited:
+            raise Undecodable("not_copyable", "an mp4 whose edit list has several parts, or with times that go back")
         audio = next((one for one in source.container.streams.audio if _name(one) in AUDIO), None)
         frames, sounds, end = list[Any](), list[Any](), 0
         if source.format in INDEXED:

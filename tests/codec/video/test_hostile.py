@@ -39,7 +39,7 @@ ORDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "probe": (f"{CODEC}:probe", {"most": 1000, "languages": []}),
     "frames": (f"{CODEC}:frames", {"times_ms": [0, 700, 1900], "side": 32}),
     "extract": (f"{CODEC}:extract", {"span": {"start_ms": 500, "stop_ms": 900}}),
-    "thumbnail": (f"{CODEC}:thumbnail", {"side": 32}),
+    "thumbnail": (f"{CODEC}:thumbnail", {"side": 32, "frames": 1}),
     "look": (f"{look.CHILD}:look", {"max_corrupt": 0.02}),
 }
 
