@@ -118,8 +118,8 @@ class Source:
         """Whether an mp4's edit list of several parts made its index: times go back, or frames between key frames are
         hidden."""
         entries = list(self.stream.index_entries) if self.format == "mp4" else []
-        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe]
-        hidden = any(entry.is_discard for entry in entries[min(keys[1:2], default=0) : max(keys, default=0) + 1])
+        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe and not entry.is_discard]
+        hidden = any(entry.is_discard for entry in entries[keys[1] : keys[-1]]) if len(keys) > 1 else False
         return hidden or any(after.timestamp <= one.timestamp for one, after in pairwise(entries))
 
     @property
