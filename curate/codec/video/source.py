@@ -118,8 +118,10 @@ class Source:
         """Whether an mp4's edit list of several parts made its index: times go back, or frames between key frames are
         hidden."""
         entries = list(self.stream.index_entries) if self.format == "mp4" else []
-        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe and not entry.is_discard]
-        hidden = any(entry.is_discard for entry in entries[keys[1] : keys[-1]]) if len(keys) > 1 else False
+        while entries and entries[-1].is_discard:
+            entries.pop()
+        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe]
+        hidden = len(keys) > 1 and any(entry.is_discard for entry in entries[keys[1] : keys[-1] + 1])
         return hidden or any(after.timestamp <= one.timestamp for one, after in pairwise(entries))
 
     @property
