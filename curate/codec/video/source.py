@@ -120,8 +120,9 @@ class Source:
         entries = list(self.stream.index_entries) if self.format == "mp4" else []
         while entries and entries[-1].is_discard:
             entries.pop()
-        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe]
-        hidden = len(keys) > 1 and any(entry.is_discard for entry in entries[keys[1] : keys[-1] + 1])
+        first = next((place for place, entry in enumerate(entries) if not entry.is_discard), 0)
+        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe and place > first]
+        hidden = bool(keys) and any(entry.is_discard for entry in entries[keys[0] : keys[-1] + 1])
         return hidden or any(after.timestamp <= one.timestamp for one, after in pairwise(entries))
 
     @property
