@@ -11,7 +11,7 @@ BLACK_MS = 100
 """The least duration of a black stretch."""
 STILL_MS = 500
 STILL = 1.0
-"""Frames that differ less after STILL_MS show no change: mean absolute differences of all planes, added."""
+"""Frames STILL_MS apart that differ less show no change: mean absolute differences of all planes, added."""
 BAR_LEVEL = 10
 """A line belongs to a bar if its mean luma is never above (FFmpeg's cropdetect)."""
 
@@ -23,7 +23,9 @@ class Blank:
         self.black_ms: list[tuple[int, int]] = []
         self.still_ms = 0
         self._black_from: int | None = None
-        self._last: tuple[int, NDArray[np.int16]] | None = None
+        self._shown: NDArray[np.int16] | None = None
+        self._compared: tuple[int, NDArray[np.int16]] | None = None
+        """When frames were compared the last time, and what was shown then."""
         self._lines: list[NDArray[np.float64]] = []
         """The largest mean luma of each row and of each column."""
 
@@ -33,11 +35,9 @@ class Blank:
             self._black_from = time_ms if self._black_from is None else self._black_from
         else:
             self._end_black(time_ms)
-        if self._last is None or time_ms - self._last[0] >= STILL_MS:
-            small = planes.astype(np.int16)
-            if self._last and np.abs(small - self._last[1]).mean() * len(planes) < STILL:
-                self.still_ms += time_ms - self._last[0]
-            self._last = time_ms, small
+        self._show_until(time_ms)
+        self._shown = planes.astype(np.int16)
+        self._compared = self._compared or (time_ms, self._shown)
 
     def add_lines(self, luma_HW: NDArray[np.uint8]) -> None:
         """For the bars, at intervals: luma of 0 to 255. At another size, the bars of the sizes before are forgotten."""
@@ -48,6 +48,22 @@ class Blank:
 
     def finish(self, end_ms: int) -> None:
         self._end_black(end_ms)
+        self._show_until(end_ms)
+        if self._compared and end_ms > self._compared[0]:
+            self._compare(end_ms)
+
+    def _show_until(self, time_ms: int) -> None:
+        """Compare what is shown every STILL_MS before this time: once, and the rest repeats it."""
+        steps = (time_ms - 1 - self._compared[0]) // STILL_MS if self._compared else 0
+        if self._compared and self._shown is not None and steps > 0:
+            self._compare(self._compared[0] + STILL_MS)
+            self._compare(self._compared[0] + (steps - 1) * STILL_MS)
+
+    def _compare(self, time_ms: int) -> None:
+        assert self._compared and self._shown is not None
+        if np.abs(self._shown - self._compared[1]).mean() * len(self._shown) < STILL:
+            self.still_ms += time_ms - self._compared[0]
+        self._compared = time_ms, self._shown
 
     def bars(self) -> tuple[float, float, float, float]:
         """(left, top, right, bottom) as shares of the width or height; 0 if all is black."""

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
-from curate.core.errors import LedgerError
+from curate.core.errors import LedgerError, Reject
 
 Fate: TypeAlias = Literal["kept", "short", "trimmed", "black", "rejected"]
 FATES: tuple[Fate, ...] = ("kept", "short", "trimmed", "black", "rejected")
 Range: TypeAlias = tuple[int, int]
 """(start, stop) in milliseconds, half-open."""
+MOST_WINDOWS = 100_000
+"""A video that would have more, by a header that may lie, is rejected."""
 
 
 class Piece(NamedTuple):
@@ -47,8 +49,11 @@ def divide(duration_ms: int, cuts_ms: Iterable[int], black_ms: Iterable[Range], 
     """Pieces of a video in order, which cover it exactly.
 
     `black_ms` and `cuts_ms` may be in any order, overlap, or reach beyond the video. A shot is a stretch between cuts
-    and black; one of which less than `least_ms` remains after trimming is `short` as a whole.
+    and black; one of which less than `least_ms` remains after trimming is `short` as a whole. Raises Reject with
+    too_long.
     """
+    if rules.longer == "windows":
+        _count(duration_ms, rules.most_ms)
     pieces: list[Piece] = []
     cuts = sorted(set(cuts_ms))
     at = 0
@@ -64,9 +69,10 @@ def divide(duration_ms: int, cuts_ms: Iterable[int], black_ms: Iterable[Range], 
 
 
 def windows(start_ms: int, stop_ms: int, most_ms: int) -> list[Range]:
-    """The fewest consecutive ranges of at most `most_ms` that cover a range; their lengths differ by at most 1 ms."""
+    """The fewest consecutive ranges of at most `most_ms` that cover a range; their lengths differ by at most 1 ms.
+    Raises Reject with too_long."""
     length = stop_ms - start_ms
-    count = -(-length // most_ms)
+    count = _count(length, most_ms)
     return list(pairwise(start_ms + length * number // count for number in range(count + 1)))
 
 
@@ -80,6 +86,13 @@ def ledger(duration_ms: int, pieces: Sequence[Piece]) -> dict[Fate, int]:
     if at != duration_ms:
         raise LedgerError(f"the pieces of a video end at {at} ms; expected its duration, {duration_ms}")
     return {fate: sum(p.stop_ms - p.start_ms for p in pieces if p.fate == fate) for fate in FATES}
+
+
+def _count(length_ms: int, most_ms: int) -> int:
+    count = -(-length_ms // most_ms)
+    if count > MOST_WINDOWS:
+        raise Reject("too_long", f"{length_ms:,} ms are {count:,} windows; at most {MOST_WINDOWS:,} are made")
+    return count
 
 
 def _shot(shot: Range, duration_ms: int, rules: Rules) -> Iterator[Piece]:

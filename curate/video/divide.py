@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field, model_validator
 
+from curate.codec.video.times import duration_of
 from curate.core.contracts import Batch, Child, Derive, Map, Sample
 from curate.core.errors import Reject
 from curate.video.clips import FATES, Range, Rules, divide, ledger, windows
@@ -22,7 +23,7 @@ class Divide(Map):
     """Divide each video into clips at the cuts and black stretches of `video.look`.
 
     Writes the clips, and a ledger whose milliseconds add up to the video's duration: in clips, in shots that are too
-    short, trimmed, black, or rejected because they are too long.
+    short, trimmed, black, or rejected because they are too long. Unusable: too_long, more than 100,000 windows.
     """
 
     op: ClassVar[str] = "video.divide"
@@ -64,8 +65,12 @@ class Divide(Map):
     def process(self, batch: Batch) -> dict[str, Any]:
         """Raises LedgerError if the milliseconds do not add up."""
         columns: dict[str, list[Any]] = {name: [] for name in self.schema().names}
-        for duration, cuts, black in zip(*(batch.column(name) for name in self.reads()), strict=True):
-            pieces = [] if duration is None else divide(duration, cuts or [], _ranges(black or []), self._rules())
+        for row, (duration, cuts, black) in enumerate(zip(*(batch.column(name) for name in self.reads()), strict=True)):
+            try:
+                pieces = divide(duration or 0, cuts or [], _ranges(black or []), self._rules())
+            except Reject as why:
+                batch.unusable(row, why.reason)
+                duration, pieces = 0, []
             sums = ledger(duration or 0, pieces)
             columns[_CLIPS].append([ms for p in pieces if p.fate == "kept" for ms in (p.start_ms, p.stop_ms)])
             for fate in FATES:
@@ -122,7 +127,8 @@ class Clips(_Spans):
 class Windows(_Spans):
     """Make consecutive windows of each video or clip samples, to caption long ones in parts.
 
-    Spans: {"start_ms", "stop_ms"} within the video or clip. Rejects videos without a known duration as no_duration.
+    Spans: {"start_ms", "stop_ms"} within the video or clip. Rejects videos without a known duration as no_duration:
+    put `video.look` before; and those of more than 100,000 windows as too_long.
     """
 
     op: ClassVar[str] = "video.windows"
@@ -134,9 +140,7 @@ class Windows(_Spans):
         return ("duration_ms", *_SIZE)
 
     def ranges(self, sample: Sample) -> list[Range]:
-        if not sample.row["duration_ms"]:
-            raise Reject("no_duration", "no stage before it, and no header, has its duration")
-        return windows(0, sample.row["duration_ms"], round(self.max_seconds * 1000))
+        return windows(0, duration_of(sample.reader, sample.row), round(self.max_seconds * 1000))
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,10 @@ from curate.encoders.images import ImageVectors, embedding_columns
 class Embed(ImageVectors):
     """Embed each video or clip with a frozen encoder of images.
 
-    Writes the mean of the unit vectors of its frames, of unit length in half precision; its original length; and the
-    spread, the mean cosine distance of the frames to it: 0 if all look the same. Unusable: zero_embedding,
-    nan_embedding, no_duration, and the codec's reasons.
+    Writes the mean of the unit vectors of its frames, of unit length in half precision; its original length; and what
+    that lacks to 1, the spread: the mean cosine distance of the frames to it, 0 if all look alike. Times are parts of
+    the duration in the header: without one, embed windows or clips of the video, which have their own. Unusable:
+    zero_embedding, nan_embedding, no_duration, and the codec's reasons.
     """
 
     op: ClassVar[str] = "video.embed"
@@ -38,7 +39,7 @@ class Embed(ImageVectors):
         return super().schema().append(pa.field(f"{self.column}_spread", pa.float32(), metadata=metadata))
 
     def prepare(self, sample: Sample) -> list[NDArray[Any]]:
-        times = times_ms(duration_of(sample.reader), self.frames)
+        times = times_ms(duration_of(sample.reader, sample.row), self.frames)
         return [self._encoder.prepare(Image.fromarray(frame.rgb)) for frame in frames(sample.reader, times)]
 
     def process(self, batch: Batch) -> dict[str, Any]:

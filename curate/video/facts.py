@@ -42,7 +42,9 @@ class Facts:
         float | None, Column(_SHARE, f"{_SPEED}: vectors at 320 pixels and 10 frames a second, over area and time")
     ]
     motion_variance: Annotated[float | None, Column(_SHARE, f"square of {_SPEED}, over area and time")]
-    motion_peak: Annotated[float | None, Column(_SHARE, f"{_SPEED}: largest mean of a second")]
+    motion_peak: Annotated[
+        float | None, Column(_SHARE, f"{_SPEED}: largest mean of a second, without the moments of cuts")
+    ]
     camera_share: Annotated[
         float | None, Column(_SHARE, "share of the squared speed that pan, zoom and turn of the camera explain")
     ]
@@ -51,7 +53,8 @@ class Facts:
     ]
     source_motion_variance: Annotated[float | None, Column(_SHARE, "variance of these")]
     frame_hashes: Annotated[
-        list[str | None], Column(pa.list_(pa.binary(HASH_BYTES)), "two a second; null: too little detail")
+        list[str | None],
+        Column(pa.list_(pa.binary(HASH_BYTES)), "two a second while they change; null: too little detail"),
     ]
 
 

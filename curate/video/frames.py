@@ -18,7 +18,8 @@ class Frames(Derive):
     """Turn frames of each video or clip into images: those that a player shows at some times.
 
     Spans: {"time_ms": when the frame begins}; a frame that is shown at several of the times is one sample, and keeps
-    its key when other times are asked for. Rejects a parent as no_duration, or with the codec's reasons.
+    its key when other times are asked for. A header that overstates the duration gives fewer frames, and without one a
+    parent is rejected as no_duration: put `video.look` before, which measures it. Rejects with the codec's reasons too.
     """
 
     op: ClassVar[str] = "video.frames"
@@ -38,14 +39,16 @@ class Frames(Derive):
         512, ge=1, description="Shorter side in pixels; smaller frames are not enlarged. null: as large as the video."
     )
     format: Literal["jpeg", "png"] = Field("jpeg", description="Format of the images.")
-    quality: int = Field(92, ge=1, le=100, description="Quality of a JPEG.")
+    quality: int = Field(92, ge=1, le=100, description="Quality of a JPEG; a PNG has none.")
+
+    def reads(self) -> tuple[str, ...]:
+        return ("duration_ms",)
 
     def children(self, sample: Sample) -> Iterator[Child]:
         every_ms = None if self.every_seconds is None else round(self.every_seconds * 1000)
         last = None
-        for frame in frames(
-            sample.reader, times_ms(duration_of(sample.reader), self.frames, every_ms), self.short_side
-        ):
+        times = times_ms(duration_of(sample.reader, sample.row), self.frames, every_ms)
+        for frame in frames(sample.reader, times, self.short_side):
             if frame.ms != last:
                 data = self._encoded(Image.fromarray(frame.rgb))
                 ext = "jpg" if self.format == "jpeg" else "png"

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
 from curate.codec.limited import NO_SENSE
+from curate.codec.video.containers import MAX_CORRUPT
 from curate.codec.video.limited import stream
 from curate.core.child import Warm
 from curate.core.contracts import Batch, Map, Runtime, Sample
@@ -37,7 +38,7 @@ class Look(Map):
     batch_rows: ClassVar[int] = 8
 
     max_corrupt: float = Field(
-        0.02, ge=0, le=1, description="Share of damaged and missing frames above which a video is corrupt."
+        MAX_CORRUPT, ge=0, le=1, description="Share of damaged and missing frames above which a video is corrupt."
     )
     threads: Annotated[int, Runtime(), Field(ge=1, description="Videos decoded at a time.")] = 2
 
@@ -53,7 +54,7 @@ class Look(Map):
         return columns
 
 
-def facts(source: bytes | Reader, max_corrupt: float = 0.02, seconds: float = SECONDS) -> Facts:
+def facts(source: bytes | Reader, max_corrupt: float = MAX_CORRUPT, seconds: float = SECONDS) -> Facts:
     """Looks at a video in a limited child. Raises Undecodable with one of curate.codec.video.limited.REASONS."""
     data = bytearray()
     for part in stream(f"{CHILD}:look", {"max_corrupt": max_corrupt}, source, seconds, _warm):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,8 @@ MOST_LIGHT = 6.0
 """Levels that the mean luma may change in between: flashes and fades look like motion to the encoder."""
 CUT_MS = 2000
 """After so long, cuts are known."""
+LONG_MS, REPEAT_MS = 500, 100
+"""A frame that is shown for longer is shown again, so long before the next one: it may be stored once or often."""
 PART_BYTES = 4 << 20
 
 
@@ -39,13 +41,14 @@ def look(source: Input, max_corrupt: float) -> Iterator[bytes]:
     speed, tally, size = _Speed(cuts.cuts_ms), decode.Tally(), (0, 0)
     with opened(source) as video:
         export_vectors(video.stream.codec_context)
-        for picture in decode.pictures(video, tally):
+        for picture in _repeated(decode.pictures(video, tally)):
             small, size = small_planes(picture.planes), picture.planes.size
             cuts.add(picture.ms, small)
             blank.add(picture.ms, small)
             hashes.add(picture.ms, small)
-            if len(picture.vectors):
-                encoded.add(picture.vectors, *size, 1.0)
+            if len(picture.vectors):  # not turned; their speed is of the upright width
+                height, width = picture.planes.planes[0].shape
+                encoded.add(picture.vectors, width, height, size[0] / width)
             if speed.due(picture.ms):
                 luma = small_luma(picture.planes)
                 blank.add_lines(luma)
@@ -83,6 +86,15 @@ def look(source: Input, max_corrupt: float) -> Iterator[bytes]:
     data = json.dumps(asdict(facts)).encode()
     for start in range(0, len(data), PART_BYTES):
         yield data[start : start + PART_BYTES]
+
+
+def _repeated(pictures: Iterator[decode.Picture]) -> Iterator[decode.Picture]:
+    before: decode.Picture | None = None
+    for picture in pictures:
+        if before and picture.ms - before.ms > LONG_MS:
+            yield replace(before, ms=picture.ms - REPEAT_MS, vectors=before.vectors[:0])
+        yield picture
+        before = picture
 
 
 class _Speed:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 LEAST_COVERED = 1 / 3
 """Share of a frame's area that must have vectors. In the first frame after a cut, few blocks have any."""
-PEAK_FRAMES = 10
+PEAK_SECONDS = 1.0
 STILL = 0.7
 """Root mean square, in percent of the width a second, below which half pixels are all that moves."""
 
@@ -23,7 +23,7 @@ class Moved(NamedTuple):
     variance: float | None = None
     """Over area and time."""
     peak: float | None = None
-    """The largest mean of PEAK_FRAMES frames."""
+    """The largest mean of PEAK_SECONDS that were measured, or the mean of fewer."""
     camera_share: float | None = None
     """Share of the squared speed that one affine motion a frame explains (pan, zoom, turn); None if nothing moves."""
 
@@ -36,8 +36,10 @@ class Motion:
         self._camera = camera
         self.frames = 0
         """Frames that had enough vectors."""
-        self._mean = self._square = self._unexplained = self._peak = 0.0
-        self._recent: deque[float] = deque(maxlen=PEAK_FRAMES)
+        self._seconds = self._mean = self._square = self._unexplained = 0.0
+        self._peak: float | None = None
+        self._recent: deque[tuple[float, float]] = deque()
+        """Seconds and means of the last PEAK_SECONDS."""
 
     def add(self, vectors: NDArray[Any], width: int, height: int, seconds: float) -> None:
         """vectors: as of `curate.codec.video.motion`. seconds: since the frame that they point to."""
@@ -53,19 +55,25 @@ class Motion:
         squares = np.square(speed).sum(axis=1)
         mean = float(share @ np.sqrt(squares))
         self.frames += 1
-        self._mean += mean
-        self._square += float(share @ squares)
+        self._seconds += seconds
+        self._mean += mean * seconds
+        self._square += float(share @ squares) * seconds
         if self._camera:
-            self._unexplained += _unexplained(centre / width, speed, share)
-        self._recent.append(mean)
-        self._peak = max(self._peak, sum(self._recent) / len(self._recent))
+            self._unexplained += _unexplained(centre / width, speed, share) * seconds
+        self._recent.append((seconds, mean))
+        more = sum(long for long, _ in self._recent) - PEAK_SECONDS
+        while more >= self._recent[0][0]:
+            more -= self._recent.popleft()[0]
+        if more > -1e-6:
+            peak = (sum(long * mean for long, mean in self._recent) - more * self._recent[0][1]) / PEAK_SECONDS
+            self._peak = max(self._peak or 0.0, peak)
 
     def result(self) -> Moved:
         if not self.frames:
             return Moved()
-        mean, square = self._mean / self.frames, self._square / self.frames
+        mean, square = self._mean / self._seconds, self._square / self._seconds
         share = 1 - self._unexplained / self._square if self._camera and square > STILL**2 else None
-        return Moved(mean, max(0.0, square - mean**2), self._peak, share)
+        return Moved(mean, max(0.0, square - mean**2), mean if self._peak is None else self._peak, share)
 
 
 def _unexplained(place_N2: NDArray[np.float64], speed_N2: NDArray[np.float64], share_N: NDArray[np.float64]) -> float:

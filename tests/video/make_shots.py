@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from typing import Any, Literal
 
@@ -125,6 +126,7 @@ def encoded(
     fps: int = 30,
     size: tuple[int, int] | None = None,
     pix_fmt: str = "yuv420p",
+    times_ms: Sequence[int] | None = None,
     **options: str,
 ) -> bytes:
     sink = io.BytesIO()
@@ -132,9 +134,13 @@ def encoded(
         stream: Any = output.add_stream(codec, rate=fps, options=options or {"qscale": "4", "flags": "+qscale"})
         stream.width, stream.height = size or frames[0].shape[1::-1]
         stream.pix_fmt, stream.codec_context.thread_count = pix_fmt, 1
-        for frame in frames:
+        for number, frame in enumerate(frames):
             picture = Image.fromarray(frame).resize(size, Image.Resampling.BOX) if size else Image.fromarray(frame)
-            output.mux(stream.encode(av.VideoFrame.from_image(picture)))
+            image = av.VideoFrame.from_image(picture)
+            if times_ms:
+                stream.time_base = stream.codec_context.time_base = image.time_base = Fraction(1, 1000)
+                image.pts = times_ms[number]
+            output.mux(stream.encode(image))
         output.mux(stream.encode(None))
     return sink.getvalue()
 

@@ -36,6 +36,7 @@ def test_stillness_is_a_share_of_time() -> None:
     noisy = [np.clip(frame + noise.normal(0, 1.5, frame.shape), 0, 255).astype(np.uint8) for frame in still]
     assert seen([*moving, *noisy]).still_ms == pytest.approx(4000, abs=500)
     assert seen(shot(2, "zoom", 4, 0.1, fps=25)).still_ms == 0
+    assert [seen(still[:count]).still_ms for count in (1, 12, 22, 100)] == [40, 480, 880, 4000]
 
 
 @pytest.mark.parametrize("bars", [(0, 0, 0, 0), (0, 20, 0, 20), (32, 0, 48, 0), (16, 9, 16, 9)])

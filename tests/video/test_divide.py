@@ -6,7 +6,7 @@ import pytest
 from curate.core.contracts import Batch, Sample
 from curate.core.errors import Reject
 from curate.core.reader import as_reader
-from curate.video.clips import FATES
+from curate.video.clips import FATES, MOST_WINDOWS
 from curate.video.divide import Clips, Divide, Windows
 
 
@@ -65,5 +65,18 @@ def test_windows_cover_a_video() -> None:
         return [(child.span["start_ms"], child.span["stop_ms"]) for child in children]
 
     assert windows(5_000) == [(0, 1666), (1666, 3333), (3333, 5000)]
-    with pytest.raises(Reject, match="no_duration"):
+    with pytest.raises(Reject, match="empty"):  # no header either
         windows(None)
+
+
+def test_a_header_with_a_false_duration_costs_nothing() -> None:
+    stage, most = Windows(namespace="windows", max_seconds=10), MOST_WINDOWS * 10_000
+    for duration in (most + 1, 8 * 10**15):
+        sample = Sample(b"", lambda encoded, **_: as_reader(encoded), {"duration_ms": duration})
+        with pytest.raises(Reject, match="too_long"):
+            next(stage.children(sample))
+    batch = Batch(
+        pa.table({"key": ["a", "b"], "duration_ms": [8 * 10**15, 50], "cuts_ms": [[], []], "black_ms": [[], []]})
+    )
+    columns = Divide(min_seconds=0).process(batch)
+    assert batch.unfit == {0: "too_long"} and columns["clips_ms"] == [[], [0, 50]]

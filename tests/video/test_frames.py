@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import io
 from itertools import pairwise
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,13 +14,15 @@ from curate.codec.images import decode
 from curate.codec.video import limited
 from curate.codec.video.times import times_ms
 from curate.core.contracts import Child, Sample
-from curate.core.errors import Undecodable
+from curate.core.errors import Reject, Undecodable
 from curate.video.frames import Frames
 from tests.codec.video.make_videos import number_of, video
 
 
-def children(data: bytes, **parameters: Any) -> list[Child]:
-    return list(Frames(namespace="frames", **parameters).children(Sample(data, decode, {"key": "0" * 32})))
+def children(data: bytes, duration_ms: int | None = None, **parameters: Any) -> list[Child]:
+    """duration_ms: what the pool or a stage before has in the row."""
+    sample = Sample(data, decode, {"key": "0" * 32, "duration_ms": duration_ms})
+    return list(Frames(namespace="frames", **parameters).children(sample))
 
 
 @given(st.integers(1, 10**8), st.integers(1, 50), st.none() | st.integers(1, 10**6))
@@ -52,6 +56,27 @@ def test_a_frame_is_one_sample_however_often_it_is_asked_for() -> None:
 def test_frames_get_smaller_never_larger(side: int | None, size: tuple[int, int]) -> None:
     [child] = children(video("mp4 mpeg4"), frames=1, short_side=side)
     assert child.ext == "jpg" and decode(child.data or b"").size == size
+
+
+def test_a_live_recording_has_no_duration_until_something_before_measures_it() -> None:
+    sink = io.BytesIO()
+    options = {"live": "1"}
+    with av.open(io.BytesIO(video("webm vp9", 25))) as source, av.open(sink, "w", "webm", options=options) as live:
+        stream = live.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.size:
+                packet.stream = stream
+                live.mux(packet)
+    with pytest.raises(Reject, match=r"no_duration: .*put video.look before"):
+        children(sink.getvalue())
+    found = children(sink.getvalue(), duration_ms=1000, frames=2)
+    assert [child.span["time_ms"] for child in found] == [240, 720]  # of the frames shown at 250 and 750
+    assert Frames(namespace="frames").reads() == ("duration_ms",)
+
+
+def test_frames_beyond_the_end_are_the_last_one_once() -> None:
+    found = children(video("mp4 mpeg4", 25), duration_ms=4000, frames=4)
+    assert [child.span["time_ms"] for child in found] == [480, 960]
 
 
 @pytest.mark.parametrize(("data", "reason"), [(b"", "empty"), (b"not a video" * 99, "not_a_video")])

@@ -99,6 +99,17 @@ def test_speeds_are_of_width_and_time_and_blocks_count_by_what_is_inside() -> No
 
 def test_the_peak_is_of_a_second() -> None:
     motion = Motion()
-    for pixels in [0] * 30 + [32] * 10 + [0] * 30 + [64]:
+    for pixels in [64] + [0] * 30 + [32] * 10 + [0] * 30 + [64]:
         motion.add(blocks(lambda x, y, by=pixels: (by, 0)), 320, 160, 0.1)
     assert motion.result().peak == pytest.approx(100)
+    early = Motion()
+    for pixels in [64] + [0] * 50:
+        early.add(blocks(lambda x, y, by=pixels: (by, 0)), 320, 160, 0.1)
+    assert early.result().peak == pytest.approx(20)
+
+
+def test_measures_count_by_their_time() -> None:
+    motion = Motion()
+    for pixels, seconds in ((0, 4.9), (64, 0.1), (0, 5.0)):
+        motion.add(blocks(lambda x, y, by=pixels: (by, 0)), 320, 160, seconds)
+    assert (motion.result().mean, motion.result().peak) == pytest.approx((2, 20))

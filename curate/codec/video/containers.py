@@ -40,8 +40,10 @@ DECODERS = (
 )
 """Decoders that FFmpeg may open while it reads the header."""
 
-MAX_PIXELS = 8192 * 4320
+MAX_PIXELS, MAX_SIDE = 8192 * 4320, 16_384
 
+MAX_CORRUPT = 0.02
+"""Share of damaged and missing frames above which a video is corrupt, unless a stage says otherwise."""
 REASONS = {
     "empty": "the file has no bytes",
     "not_a_video": "the bytes are in no known container of videos",
@@ -49,7 +51,7 @@ REASONS = {
     "no_video_stream": "the file has no video stream",
     "truncated": "the file ends before the video is complete",
     "corrupt": "the decoder failed on the contents, or too many frames are damaged or missing",
-    "too_many_pixels": "more pixels in a frame than allowed",
+    "too_many_pixels": "more pixels in a frame, or on a side of it, than allowed",
     "too_many_frames": "more frames than allowed",
     "too_slow": "decoding takes more processor time than allowed for its frames",
     "no_timestamps": "too many frames have no time, or one that is not after the one before",
@@ -86,6 +88,7 @@ _MAGIC = (
     ("asf", bytes.fromhex("3026b2758e66cf11a6d900aa0062ce6c")),
     ("ogg", b"OggS"),
 )
+_PARTS = (b"moov", b"mdat", b"moof")
 _BOXES = (b"moov", b"mdat", b"wide", b"free", b"skip")
 """What a QuickTime file without `ftyp` begins with."""
 
@@ -110,7 +113,8 @@ def sniff(data: bytes) -> str | None:
 def is_cut(container: str, reader: Reader) -> bool:
     """Whether the last part of the file ends after the file; never for containers whose parts have no sizes."""
     if container == "avi":
-        return int.from_bytes(reader.read_at(4, 4), "little") + 8 > reader.size
+        size = int.from_bytes(reader.read_at(4, 4), "little")
+        return reader.size < size + 8 < 1 << 32  # written to a pipe, it has the largest size
     if container == "matroska":
         head, at = reader.read_at(0, 256), 4
         at = sum(_vint(head, at))  # after the header
@@ -118,14 +122,14 @@ def is_cut(container: str, reader: Reader) -> bool:
         return head[at : at + 4] == b"\x18\x53\x80\x67" and start + size > reader.size
     if container != "mp4":
         return False
-    at = 0
+    at, name = 0, b""
     for _ in range(1000):
         head = reader.read_at(at, 16)
         size = int.from_bytes(head[8:16] if head[:4] == b"\0\0\0\1" else head[:4])
         if len(head) < 8 or size == 0:  # 0: up to the end of the file
             break
-        at += max(size, 8)
-    return at > reader.size
+        at, name = at + max(size, 8), head[4:8]
+    return at > reader.size and name in _PARTS  # otherwise what follows the video is something else
 
 
 def _vint(data: bytes, at: int) -> tuple[int, int]:

@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from av.video.frame import VideoFrame
 
+from curate.codec.video.containers import MAX_CORRUPT
 from curate.codec.video.motion import Vectors, vectors
 from curate.codec.video.planes import Planes, of_frame
 from curate.codec.video.source import DAMAGE, Source
 from curate.core.errors import Undecodable
 
-MAX_CORRUPT = 0.02
 MOST_UNTIMED = 8
+NOT_CODED_BYTES = 8
+"""A VOP of MPEG-4 that is coded has more, in videos of 64 x 64 pixels at least."""
 I_FRAME = 1
 """AVPictureType."""
 
@@ -59,7 +61,7 @@ class Tally:
     """How often the size changes."""
     truncated: bool = False
     end_ms: int = 0
-    """When the last frame ends: by its own duration, or the average one."""
+    """When the last frame ends: by an mp4's header, by its own duration, or the average one."""
 
     def reason(self, most: float = MAX_CORRUPT) -> Undecodable | None:
         """Why the video should not be used, if more than this share of its frames is damaged."""
@@ -107,7 +109,7 @@ def pictures(source: Source, tally: Tally | None = None) -> Iterator[Picture]:
     tally.missing = max(0, tally.missing)
     if last is not None:
         average = (last - first) // (tally.frames - 1) if tally.frames > 1 else 0
-        tally.end_ms = source.ms(last + (duration or average))
+        tally.end_ms = source.end_ms(last, duration or average)
 
 
 def _counted(source: Source, tally: Tally) -> Iterator[object]:
@@ -117,6 +119,7 @@ def _counted(source: Source, tally: Tally) -> Iterator[object]:
         for packet in source.packets():
             hidden = source.codec == "vp8" and not memoryview(packet)[0] & 0x10
             second_field = packet.pts is not None and packet.pts == before
+            hidden |= source.codec == "mpeg4" and packet.size <= NOT_CODED_BYTES  # the frame before stays
             if not (packet.is_discard or hidden or second_field):
                 tally.missing += 1
             before, packets = packet.pts, packets + 1

@@ -60,7 +60,7 @@ def shown(reader: Input, times_ms: Sequence[int], budget: Budget | None = None) 
 
 
 def _keys(source: Source, size: int) -> Keys:
-    if source.format not in INDEXED or source.codec not in CODECS:
+    if source.format not in INDEXED or source.codec not in CODECS or source.edited:
         raise InexactError
     if size > SURVEY_BYTES:
         source.container.seek(source.start, stream=source.stream)  # Matroska's index is read at the first seek

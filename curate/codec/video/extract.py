@@ -1,13 +1,15 @@
 """Copies a span of a video into a separate mp4, without encoding: the same bytes each time.
 
 The copy begins at the key frame before the span, as decoding must. Its edit list, which players and FFmpeg follow, says
-where the span begins and ends: time 0 of the copy is that of the frame which is shown at `start_ms`.
+where the span begins and ends: time 0 of the copy is `start_ms`, from which on it shows the frame that began before.
 """
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from typing import Any
 
 import av
@@ -20,6 +22,8 @@ from curate.core.reader import Reader
 VIDEO = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
 AUDIO = ("aac", "mp3", "ac3", "eac3", "opus", "flac", "alac")
 """Codecs that an mp4 may hold."""
+MAX_SCALE = 1 << 30
+"""Parts of a second that an mp4's times may count."""
 APART_MS = 2000
 """How much later audio may be stored than its video."""
 
@@ -32,21 +36,25 @@ def extract(reader: Input, span: Mapping[str, Any], budget: Budget | None = None
     with opened(reader, budget) as source:
         if source.codec not in VIDEO:
             raise Undecodable("not_copyable", f"{source.codec}; an mp4 holds {', '.join(VIDEO)}")
+        if source.edited:
+            raise Undecodable("not_copyable", "an mp4 whose edit list has several parts, or with times that go back")
         audio = next((one for one in source.container.streams.audio if _name(one) in AUDIO), None)
-        frames, sounds = list[Any](), list[Any]()
+        frames, sounds, end = list[Any](), list[Any](), 0
         if source.format in INDEXED:
             source.container.seek(source.ticks(start), stream=source.stream)
-            frames, sounds = _packets(source, audio, start, stop)
+            frames, sounds, end = _packets(source, audio, start, stop)
             if not frames:  # it may lead too far; an edit list hides frames before the start
                 entries = source.stream.index_entries
                 first = min(source.start, entries[0].timestamp) if entries else source.start
                 source.container.seek(first, stream=source.stream)
         if not frames:
-            frames, sounds = _packets(source, audio, start, stop, whole=True)
+            frames, sounds, end = _packets(source, audio, start, stop, whole=True)
         if not frames:
             raise Undecodable("bad_span", f"{start} to {stop} ms: no frame, or no key frame before it")
+        if end <= start:
+            raise Undecodable("bad_span", f"{start} to {stop} ms: the video ends at {end} ms")
         _check_begin(source, frames)
-        return _mp4(source, frames, audio, sounds, start, stop)
+        return _mp4(source, frames, audio, sounds, start, min(stop, end))
 
 
 def _check_begin(source: Source, frames: list[Any]) -> None:
@@ -64,9 +72,12 @@ def _name(stream: Any) -> str:
     return stream.codec_context.codec.canonical_name if stream.codec_context else ""
 
 
-def _packets(source: Source, audio: Any, start: int, stop: int, whole: bool = False) -> tuple[list[Any], list[Any]]:
-    """Packets of the video, from the last key frame that is not after `start`, and of the audio. whole: reading begins
-    with the file, whose first key frame is shown before its time too."""
+def _packets(
+    source: Source, audio: Any, start: int, stop: int, whole: bool = False
+) -> tuple[list[Any], list[Any], int]:
+    """Packets of the video, from the last key frame that is not after `start`, and of the audio, and when the video
+    ends, if not after `stop`. whole: reading begins with the file, whose first key frame is shown before its time
+    too."""
     frames, sounds, ended = list[Any](), list[Any](), False
     for packet in source.packets(*(one for one in (source.stream, audio) if one)):
         time = packet.dts if packet.pts is None else packet.pts
@@ -90,9 +101,12 @@ def _packets(source: Source, audio: Any, start: int, stop: int, whole: bool = Fa
         ended = ended or late >= stop
         if late >= stop + (APART_MS if audio else 0):
             break
+    last = max((packet for packet in frames if not packet.is_discard), key=_pts, default=None)
+    average = round(1 / (source.stream.average_rate or 25) / source.stream.time_base)
+    end = source.end_ms(last.pts, last.duration or average) if last else 0
     while frames and source.ms(frames[-1].pts) >= stop:
         frames.pop()
-    return frames, sounds
+    return frames, sounds, end
 
 
 def _audio_ms(source: Source, packet: Any, time: int) -> float:
@@ -101,29 +115,42 @@ def _audio_ms(source: Source, packet: Any, time: int) -> float:
 
 
 def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start: int, stop: int) -> bytes:
-    first = max((packet.pts for packet in frames if source.ms(packet.pts) <= start), default=frames[0].pts)
-    shown = sum(first <= packet.pts and source.ms(packet.pts) < stop for packet in frames)
-    zero = first * source.stream.time_base
+    first = max((packet for packet in frames if source.ms(packet.pts) <= start), key=_pts, default=frames[0])
+    shown = sum(first.pts <= packet.pts and source.ms(packet.pts) < stop for packet in frames)
     _fill_dts(frames)
+    base = source.stream.time_base
+    scale = math.lcm(base.denominator, 1000)  # both times of frames and of the span are whole numbers
+    scale = scale if scale < MAX_SCALE else base.denominator
+    zero = source.start * base + Fraction(start, 1000)
+    for packet in frames:
+        packet.pts, packet.dts = (round((time * base - zero) * scale) for time in (packet.pts, packet.dts))
+        packet.time_base, packet.duration = Fraction(1, scale), round((packet.duration or 0) * base * scale)
+    first.pts, first.dts = 0, min(first.dts, 0)  # it is shown before its time, if it is the video's first
+    frames[-1].duration = round(Fraction(stop - start, 1000) * scale) - frames[-1].dts
     sink = io.BytesIO()
-    with av.open(sink, "w", format="mp4", options={"fflags": "+bitexact"}) as output:
+    options = {"fflags": "+bitexact", "video_track_timescale": str(scale)}
+    with av.open(sink, "w", format="mp4", options=options) as output:
         streams = [(source.stream, frames), *([(audio, sounds)] if sounds else [])]
         packets = list[tuple[Any, Any]]()
         for stream, some in streams:
             copy = output.add_stream_from_template(stream, opaque=True)
-            shift = round(zero / stream.time_base)
-            for packet in some:
-                packet.pts = None if packet.pts is None else packet.pts - shift
-                packet.dts = None if packet.dts is None else packet.dts - shift
-                packets.append((packet, copy))
+            packets += [(packet, copy) for packet in some]
+        for packet in sounds:
+            shift = round(zero / packet.time_base)
+            packet.pts = None if packet.pts is None else packet.pts - shift
+            packet.dts = None if packet.dts is None else packet.dts - shift
         for packet, copy in sorted(packets, key=_order):
             packet.stream = copy
             output.mux(packet)
-    mp4 = _ended(sink.getvalue(), stop - source.ms(first))
+    mp4 = _ended(sink.getvalue(), stop - start)
     with opened(Reader(mp4), source.budget) as copied:
         if shown != sum(not packet.is_discard for packet in copied.packets()):
             raise Undecodable("not_copyable", f"the edit list of an mp4 does not show the span of this {source.format}")
     return mp4
+
+
+def _pts(packet: Any) -> int:
+    return packet.pts
 
 
 def _order(packet: tuple[Any, Any]) -> Any:

@@ -31,7 +31,7 @@ from curate.core.reader import Reader, as_reader
 from curate.core.store.spill import Spilled
 
 MEMORY_BYTES = 4 << 30
-SECONDS = 120.0
+SECONDS = 3600.0
 """From beginning to end, with reading. FFmpeg's own time is limited by curate.codec.video.source.Budget."""
 HEADER_BYTES = 1 << 16
 MAX_SIZE = 1 << 31

@@ -1,4 +1,4 @@
-"""Converts decoded planes to luma or RGB, with the same bytes on every processor.
+"""Converts decoded planes to RGB, with the same bytes on every processor.
 
 FFmpeg's own conversion rounds differently with other instruction sets. Here integers are multiplied, and Pillow resizes
 planes in fixed-point arithmetic. High dynamic range is not mapped, interlaced lines are not separated, pixels that are
@@ -48,16 +48,6 @@ class Planes:
         """Width and height, upright."""
         height, width = self.planes[0].shape
         return (height, width) if self.rotation % 180 else (width, height)
-
-    def luma(self, side: int | None = None) -> Plane:
-        """Upright, 0 is black and 255 white. side: shorter side; never enlarged."""
-        first = self._resized(self.planes[0], side)
-        if not self.space and len(self.planes) == 3:
-            r, g, b = (self._resized(plane, side).astype(np.int32) for plane in self.planes)
-            first = ((19595 * r + 38470 * g + 7471 * b + 32768) >> 16).astype(np.uint8)
-        elif not self.full:
-            first = STRETCHED[first]
-        return np.ascontiguousarray(np.rot90(first, self.rotation // 90))
 
     def rgb(self, side: int | None = None) -> Plane:
         """Upright, height x width x 3. side: shorter side; never enlarged."""

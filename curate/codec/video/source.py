@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Protocol
 
 import av
@@ -19,7 +20,7 @@ from av.container import InputContainer
 from av.video.frame import VideoFrame
 
 from curate.codec.formats import SNIFF_BYTES
-from curate.codec.video.containers import CODECS, CONTAINERS, DECODERS, MAX_PIXELS, is_cut, sniff
+from curate.codec.video.containers import CODECS, CONTAINERS, DECODERS, MAX_PIXELS, MAX_SIDE, is_cut, sniff
 from curate.core.errors import CurateError, Undecodable
 from curate.core.reader import RawFile
 
@@ -78,6 +79,8 @@ class Budget:
     def check_size(self, width: int, height: int) -> None:
         if width * height > self.max_pixels:
             raise Undecodable("too_many_pixels", f"{width} x {height}; at most {self.max_pixels:,} pixels are decoded")
+        if max(width, height) > MAX_SIDE:
+            raise Undecodable("too_many_pixels", f"{width} x {height}; a side has at most {MAX_SIDE:,} pixels")
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,24 @@ class Source:
         """The last time of the stream that is not after this millisecond."""
         time_base: Fraction = self.stream.time_base
         return self.start + ms * time_base.denominator // (1000 * time_base.numerator)
+
+    def end_ms(self, last: int, duration: int) -> int:
+        """When the last frame, with this time and duration, ends. An edit list may end in the middle of a frame."""
+        end = self.stream.duration or 0
+        known = self.format == "mp4" and not self.start and end > last
+        return self.ms(end if known else last + duration)
+
+    @property
+    def edited(self) -> bool:
+        """Whether an mp4's edit list of several parts made its index: times go back, or frames between key frames are
+        hidden."""
+        entries = list(self.stream.index_entries) if self.format == "mp4" else []
+        while entries and entries[-1].is_discard:
+            entries.pop()
+        first = next((place for place, entry in enumerate(entries) if not entry.is_discard), 0)
+        keys = [place for place, entry in enumerate(entries) if entry.is_keyframe and place > first]
+        hidden = bool(keys) and any(entry.is_discard for entry in entries[keys[0] : keys[-1] + 1])
+        return hidden or any(after.timestamp <= one.timestamp for one, after in pairwise(entries))
 
     @property
     def start(self) -> int:

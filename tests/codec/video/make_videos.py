@@ -151,6 +151,36 @@ def turned(mp4: bytes, degrees: int) -> bytes:
     return mp4[:at] + matrix + mp4[at + 36 :]
 
 
+def edited(mp4: bytes, *parts: tuple[int, int]) -> bytes:
+    """An mp4 whose first edit list shows parts: (milliseconds, begin in units of its media; -1 for nothing)."""
+    at = mp4.index(b"elst", mp4.rfind(b"moov")) - 4
+    box = b"elst" + bytes(4) + struct.pack(">I", len(parts))
+    box += b"".join(struct.pack(">IiI", ms, begin, 1 << 16) for ms, begin in parts)
+    size = int.from_bytes(mp4[at : at + 4])
+    mp4 = mp4[:at] + struct.pack(">I", len(box) + 4) + box + mp4[at + size :]
+    for name in (b"edts", b"trak", b"moov"):
+        before = mp4.rindex(name, 0, at) - 4
+        grown = int.from_bytes(mp4[before : before + 4]) + len(box) + 4 - size
+        mp4 = patched(mp4, before, struct.pack(">I", grown))
+    return mp4
+
+
+def not_coded(numbers: Iterable[int]) -> bytes:
+    """An MPEG-4 AVI, whose encoder repeats the frames before these by packets that say no more than that."""
+    sink, repeated = io.BytesIO(), set(numbers)
+    with av.open(io.BytesIO(video("avi mpeg4"))) as source, av.open(sink, "w", format="avi") as output:
+        stream = output.add_stream_from_template(source.streams.video[0], opaque=True)
+        for number, packet in enumerate(packet for packet in source.demux(source.streams.video[0]) if packet.size):
+            if number in repeated:  # P, no second, marker, 5 bits of time, marker, not coded
+                bits = f"0101{number % 25:05b}10".ljust(16, "0")
+                tiny = av.Packet(b"\0\0\1\xb6" + int(bits, 2).to_bytes(2))
+                tiny.pts, tiny.dts, tiny.time_base, tiny.duration = packet.pts, packet.dts, packet.time_base, 1
+                packet = tiny
+            packet.stream = stream
+            output.mux(packet)
+    return sink.getvalue()
+
+
 def patched(data: bytes, at: int, new: Sequence[int] | bytes) -> bytes:
     return data[:at] + bytes(new) + data[at + len(bytes(new)) :]
 

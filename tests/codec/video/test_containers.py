@@ -55,6 +55,15 @@ def test_a_part_that_ends_after_the_file_is_truncated(kind: str) -> None:
     assert is_cut(NAMES[kind.split()[0]], Reader(data[: len(data) * 2 // 3]))
 
 
+def test_what_follows_a_complete_mp4_is_no_part_of_it() -> None:
+    assert not is_cut("mp4", Reader(video("mp4 h264") + b"this is something else"))
+
+
+def test_an_avi_written_to_a_pipe_does_not_know_its_size() -> None:
+    data = video("avi mpeg4")
+    assert not is_cut("avi", Reader(data[:4] + b"\xff" * 4 + data[8:]))
+
+
 def test_sizes_that_lie_end() -> None:
     head = video("mp4 h264")[:24]
     for size in (b"\0\0\0\0", b"\0\0\0\x01" + bytes(4), b"\xff" * 4):

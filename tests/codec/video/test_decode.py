@@ -21,9 +21,11 @@ from tests.codec.video.make_videos import (
     KINDS,
     Kind,
     made,
+    not_coded,
     number_of,
     numbered,
     patched,
+    plain,
     sound,
     timeless,
     turned,
@@ -66,6 +68,17 @@ def test_damage_is_counted() -> None:
     assert tally.corrupt + tally.missing > 4
     assert (found := tally.reason()) is not None and found.reason == "corrupt"
     assert tally.reason(1.0) is None
+
+
+def test_a_frame_that_is_not_coded_repeats_the_one_before() -> None:
+    tally, every = seen(not_coded(range(5, 60, 12)))
+    assert tally.missing == 0
+    assert tally.reason() is None
+    assert [one.ms for one in every] == [40 * n for n in range(60) if n % 12 != 5]
+
+
+def test_a_side_has_a_limit() -> None:
+    assert reason(plain(KINDS["avi mjpeg"], (16_386, 16))) == "too_many_pixels"
 
 
 @pytest.mark.parametrize("kind", ["mp4 h264", "avi mpeg4"])

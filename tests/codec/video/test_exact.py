@@ -14,9 +14,9 @@ from curate.codec.video import decode, exact
 from curate.core.errors import InputError
 from curate.core.reader import Reader
 from curate.kernels.debian import unpack
-from tests.codec.video.exactness import check, linear
+from tests.codec.video.exactness import at, check, linear, same
 from tests.codec.video.hostile import damaged
-from tests.codec.video.make_videos import KINDS, made, number_of, turned, video
+from tests.codec.video.make_videos import KINDS, edited, made, number_of, turned, video
 
 SOUGHT = {
     "mp4 h264", "mp4 h264 open", "mp4 h264 vfr", "mp4 h264 odd", "mp4 h264 422", "mp4 vp9", "mp4 av1",
@@ -57,6 +57,27 @@ def test_every_container_and_codec(
     if surveyed:
         assert [number_of(picture.planes.rgb()) for picture in linear(data)] == list(range(60))
         assert (not passes) == (kind in SOUGHT)
+
+
+@pytest.mark.parametrize("survey", [exact.SURVEY_BYTES, 0])
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("mp4 av1", [(1041, 21491), (962, 22681)]),
+        ("mp4 av1", [(791, 27545), (978, 28364)]),
+        ("mp4 vp9", [(357, 28403), (659, 13119)]),
+        ("mp4 h264", [(800, 1024), (800, 12_800), (600, 20_000)]),
+    ],
+)
+def test_edit_lists_of_several_parts(
+    kind: str, parts: list[tuple[int, int]], survey: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact, "SURVEY_BYTES", survey)
+    data = edited(video(kind), *parts)
+    every = linear(data)
+    for ms in range(0, every[-1].ms + 100, 40):
+        (found,) = exact.shown(Reader(data), [ms])
+        assert same(found, at(every, ms))
 
 
 @pytest.mark.parametrize("kind", ["mp4 h264", "mkv h264", "ts h264", "avi mpeg4 b"])

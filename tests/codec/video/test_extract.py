@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from curate.codec.video.containers import REASONS
@@ -11,8 +13,9 @@ from curate.codec.video.probe import probe
 from curate.codec.video.source import opened
 from curate.core.errors import Undecodable
 from curate.core.reader import Reader
+from tests.codec.video.exactness import at, linear
 from tests.codec.video.hostile import damaged
-from tests.codec.video.make_videos import KINDS, number_of, turned, video
+from tests.codec.video.make_videos import B_FRAMES, KINDS, Kind, edited, made, number_of, turned, video
 
 SPANS = ((0, 400), (500, 1300), (990, 1010), (1720, 2400))
 OTHERS = ("ffv1", "gray", "rgb", "vp8", "msm", "flv1", "wmv", "prores")
@@ -50,8 +53,38 @@ def test_a_copy_shows_the_frames_of_its_span(kind: str) -> None:
             continue
         ends = [*(ms for ms, _ in whole[1:]), 10**9]
         inside = [frame for frame, end in zip(whole, ends, strict=True) if frame[0] < stop and end > start]
-        assert shown(copy) == [(ms - inside[0][0], number) for ms, number in inside]
+        times = [0, *(ms - start for ms, _ in inside[1:])]
+        assert shown(copy) == list(zip(times, (number for _, number in inside), strict=True))
     assert copied_or_reason(video(kind), *SPANS[1]) == copied_or_reason(video(kind), *SPANS[1])
+
+
+@pytest.mark.parametrize("kind", ["mp4 h264", "mp4 h264 vfr", "mp4 vp9", "mkv h264", "mkv slides"])
+def test_a_copy_shows_at_each_time_what_its_source_does(kind: str) -> None:
+    """Spans neither begin nor end with a frame."""
+    slides = Kind("matroska", "libx264", options=B_FRAMES | {"bf": "0"}, ticks=lambda number: number * 4500)
+    data = made(slides, range(5)) if kind == "mkv slides" else video(kind)
+    rng, every = random.Random(kind), linear(data)
+    for _ in range(5):
+        start = rng.randrange(every[-1].ms)
+        stop = min(start + rng.choice((rng.randrange(1, 50), rng.randrange(50, 9000))), every[-1].ms + 1)
+        copy = copied(data, start, stop)
+        found = linear(copy, tally := Tally())
+        assert (tally.end_ms, probe(Reader(copy)).duration_ms) == (stop - start, stop - start)
+        for ms in range(stop - start):
+            shows, shown = at(found, ms), at(every, start + ms)
+            assert shows.ms == max(0, shown.ms - start)
+            assert np.array_equal(shows.planes.planes[0], shown.planes.planes[0])
+
+
+def test_an_mp4_whose_edit_list_has_several_parts_is_not_copied() -> None:
+    data = edited(video("mp4 h264"), (800, 12_800), (800, 1024))
+    assert copied_or_reason(data, 100, 900) == "not_copyable"
+
+
+@pytest.mark.parametrize("kind", ["mp4 h264", "mkv h264", "avi mjpeg", "ts h264"])
+@pytest.mark.parametrize("start", [2450, 10**8])
+def test_a_span_after_the_end_is_none(kind: str, start: int) -> None:
+    assert copied_or_reason(video(kind), start, start + 900) == "bad_span"
 
 
 @pytest.mark.parametrize("kind", ["mp4 h264", "mkv h264", "ts h264"])

@@ -39,7 +39,7 @@ ORDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "probe": (f"{CODEC}:probe", {"most": 1000, "languages": []}),
     "frames": (f"{CODEC}:frames", {"times_ms": [0, 700, 1900], "side": 32}),
     "extract": (f"{CODEC}:extract", {"span": {"start_ms": 500, "stop_ms": 900}}),
-    "thumbnail": (f"{CODEC}:thumbnail", {"side": 32}),
+    "thumbnail": (f"{CODEC}:thumbnail", {"side": 32, "frames": 1}),
     "look": (f"{look.CHILD}:look", {"max_corrupt": 0.02}),
 }
 
@@ -94,7 +94,10 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "two sizes": (two_sizes, ""),
     "8192 x 8192": (lambda: plain(LARGE, (8192, 8192)), "too_many_pixels"),
     "says 30000 x 30000": (lambda: lying("avi mjpeg", b"strf", 12, (30_000).to_bytes(4, "little") * 2), ""),
-    "says 600 fps": (lambda: lying("avi mjpeg", b"strh", 28, b"\1\0\0\0" + (600).to_bytes(4, "little")), ""),
+    "says 600 fps": (
+        lambda: lying("avi mjpeg", b"strh", 28, b"\1\0\0\0" + (600).to_bytes(4, "little")),
+        "extract: bad_span",
+    ),
     "says 4 billion frames": (lambda: lying("mp4 h264", b"stsz", 12, b"\xff" * 4), "corrupt"),
     "says 2 frames a time": (
         lambda: lying("mp4 h264", b"stts", 12, b"\xff" * 8),

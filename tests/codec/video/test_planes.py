@@ -13,7 +13,7 @@ from curate.codec.video.planes import KR_KB, Planes, of_frame, small_size
 from curate.core.errors import Undecodable
 from tests.codec.video.make_videos import numbered
 
-GOLDEN = "3ed6245dc201123c14ab2ce9c75a0fdf1f3c4399d82e003a0bd7e4caffc6ea8d"
+GOLDEN = "78912d3df84672055a088e7bb73d0eab966a3ba0fc829d906824809fdfa0e5be"
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:
@@ -42,7 +42,6 @@ def test_an_image_survives(form: str, size: tuple[int, int]) -> None:
     planes = of_frame(frame)
     assert planes.size == size
     assert np.abs(planes.rgb().astype(int) - rgb).mean() < 4
-    assert np.abs(planes.luma().astype(int) - rgb.mean(-1)).mean() < 4
 
 
 @pytest.mark.parametrize("form", ["pal8", "rgb565le", "nv12", "yuv420p10be", "monow", "grayf32le", "ya8", "xyz12le"])
@@ -69,7 +68,6 @@ def test_sizes(width: int, height: int, side: int, rotation: int) -> None:
     chroma = ((height + 1) // 2, (width + 1) // 2)
     planes = Planes((noise(height, width), noise(*chroma), noise(*chroma)), 6, False, rotation)
     small = planes.rgb(side)
-    assert small.shape == (*planes.luma(side).shape, 3)
     wide, high = small_size(width, height, side)
     assert small.shape[:2] == ((wide, high) if rotation % 180 else (high, wide))
     assert min(wide, high) == min(side, width, height)
@@ -85,7 +83,6 @@ def test_the_same_bytes_on_every_processor() -> None:
     ):
         for side in (None, 24):
             digest.update(planes.rgb(side))
-            digest.update(planes.luma(side))
     assert digest.hexdigest() == GOLDEN, "raise the version of the medium"
 
 
