@@ -253,7 +253,11 @@ def undisturbed(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return (
         made,
         place / "w",
-        [line for line in (place / "log").read_text().splitlines() if "datasets/" in line and "/work/" not in line],
+        [
+            line
+            for line in (place / "log").read_text().splitlines()
+            if "datasets/" in line and "work" not in line.split("/")
+        ],
     )
 
 

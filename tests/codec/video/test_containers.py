@@ -55,7 +55,7 @@ def test_a_part_that_ends_after_the_file_is_truncated(kind: str) -> None:
     assert is_cut(NAMES[kind.split()[0]], Reader(data[: len(data) * 2 // 3]))
 
 
-def test_what_follows_a_complete_mp4_is_no_part_of_it() -> None:
+def test_what_follows_a_complete_mp4_does_not_belong_to_it() -> None:
     assert not is_cut("mp4", Reader(video("mp4 h264") + b"this is something else"))
 
 
