@@ -158,7 +158,7 @@ def test_mutants_give_a_row_or_a_reason(warm: Warm) -> None:
 @pytest.mark.long
 def test_many_mutants_give_a_row_or_a_reason(warm: Warm) -> None:
     for kind in KINDS:
-        for number in range(100, 112):
+        for number in range(100, 103):
             tried(warm, damaged(kind, number))
 
 
