@@ -23,13 +23,14 @@ def _known(names: tuple[str, ...]) -> tuple[str, ...]:
     """In the order of MEDIA, each once."""
     for name in names:
         if name not in MEDIA:
-            raise ValueError(f"{name!r} is not a medium; {did_you_mean(name, MEDIA, f'expected {_LISTED}')}")
+            raise ValueError(f"{name!r} is not a medium; {did_you_mean(name, MEDIA, f'expected {_CHOICES}')}")
     if not names:
-        raise ValueError(f"no medium; expected {_LISTED}")
+        raise ValueError(f"no medium; expected {_CHOICES}")
     return tuple(name for name in MEDIA if name in names)
 
 
-def _listed(names: Any) -> Any:
+def _one_alone(names: Any) -> Any:
+    """`media: video` is `media: [video]`."""
     return (names,) if isinstance(names, str) else names
 
 
@@ -39,8 +40,8 @@ def _bare(values: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({value.lower().lstrip(".") for value in values}))
 
 
-_LISTED = " or ".join(MEDIA)
-Media = Annotated[tuple[str, ...], Added(), BeforeValidator(_listed), AfterValidator(_known)]
+_CHOICES = " or ".join(MEDIA)
+Media = Annotated[tuple[str, ...], Added(), BeforeValidator(_one_alone), AfterValidator(_known)]
 """Type of the parameter `media`, which by default is ONLY_IMAGES."""
 Extensions = Annotated[tuple[str, ...], AfterValidator(_bare)]
 

@@ -23,10 +23,9 @@ _LEAST_AHEAD = 1 << 18
 
 
 class FileReader(Reader):
-    """Part of a file, by default all; on an object store it reads ahead by 256 KiB after a
-    jump, and by up to 4 MiB while reads follow one another. A read raises LostError once the file
-    has another size or stamp than at the first, or than those that were given, and StorageError if the store fails.
-    For one thread at a time."""
+    """Part of a file, by default all; on an object store it reads ahead by 256 KiB after a jump, and by up to 4 MiB
+    while reads follow one another. A read raises LostError once the file has another size or stamp than at the first,
+    or than those that were given, and StorageError if the store fails. For one thread at a time."""
 
     def __init__(
         self, root: Storage, path: str, size: int | None = None, offset: int = 0, whole: tuple[int, Stamp] | None = None
