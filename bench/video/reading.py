@@ -9,8 +9,8 @@ the mp4 by PyAV in one thread: `seek` goes to the key frame before each of the 8
 decodes once and takes these frames. Both cut frames of at most 196 patches of 16 pixels with our functions.
 
 One process without workers, files in the page cache; CPU time is that of all threads. Rounds alternate; ratios are
-medians over rounds of (ours / peer in that round), with the smallest and largest. Of 720 lines, there are a quarter of
-the clips. Aims: 200 clips/s, 20 times the mp4.
+medians over rounds of (ours / peer in that round), with the smallest and largest. A quarter as many clips have 720
+lines. Aims: 200 clips/s, 20 times the mp4.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from distill.samples.sources.mixture import Mixture, open_source
 CLIPS, TARS = 48, 4
 FPS, SECONDS, FRAMES, SIDE, ASPECT = 30, 10, 8, 256, 16 / 9
 HEIGHTS = {360: 1, 720: 4}
-"""Of the mp4s, and the part of the clips to make: encoding takes most of the time."""
+"""Lines of the mp4s: how many times fewer clips to make, because encoding takes most of the time."""
 SHORT_WIDTH = round(ASPECT * SIDE)
 PATCH, LIMIT, PREFIX = 16, 196, 5
 
