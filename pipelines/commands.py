@@ -44,9 +44,7 @@ def count_files(folder: Path, extensions: Collection[str], given: str, medium: s
     """Raises InputError if the folder has none. given: the variable of make; medium: what its files are."""
     files = sum(path.suffix.lower().lstrip(".") in extensions for path in folder.rglob("*"))
     if not files:
-        raise InputError(
-            f"{given}={folder}: no such folder, or no {medium} in it; give a folder of {medium}, or leave {given} out"
-        )
+        raise InputError(f"{given}={folder}: not a folder with {medium} in it; give one, or leave {given} out")
     return files
 
 

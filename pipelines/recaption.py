@@ -17,7 +17,7 @@ from curate.core.endpoints import read_endpoints
 from curate.core.errors import InputError
 from curate.core.secrets import is_reference
 from pipelines import tiny_vlm
-from pipelines.commands import one_line, parser_of, run_pipeline
+from pipelines.commands import count_files, one_line, parser_of, run_pipeline
 from pipelines.openclipart import openclipart
 from pipelines.quickstart import levels
 
@@ -68,9 +68,7 @@ def images_of(folder: Path | None, target: int) -> list[str]:
     of it is captioned."""
     if folder is None:
         return [f"images={openclipart(CACHE / 'openclipart')}", f"target={target}"]
-    files = sum(path.suffix.lower().lstrip(".") in RASTER_EXTENSIONS for path in folder.rglob("*"))
-    if not files:
-        raise InputError(f"IMAGES={folder}: no such folder, or no images in it; give a folder of images")
+    files = count_files(folder, RASTER_EXTENSIONS, "IMAGES", "images")
     target = min(target, max(1, files // 2))
     own = [
         f"images={folder.absolute()}",

@@ -92,12 +92,16 @@ class Mixture:
 
     def stored_frames(self, rows: ArrayLike) -> NDArray[np.int64]:
         """Frames (n,) that the tars have of rows (n,); 1 for images."""
+        return self.frames_of_videos(rows).clip(min=1)
+
+    def frames_of_videos(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """Frames (n,) that the tars have of rows (n,); 0 for an mp4 without frames, -1 for images."""
         rows = np.asarray(rows, dtype=np.int64)
-        found = np.ones(rows.shape, dtype=np.int64)
+        found = np.full(rows.shape, -1, dtype=np.int64)
         for source, mine, places in self._by_source(rows):
             if self.sources[source].index.has(FRAMES):
                 found[mine] = self.sources[source].index.numbers(FRAMES)[places]
-        return found.clip(min=1)
+        return found
 
     def frames(self, rows: ArrayLike) -> NDArray[np.int64]:
         """Frames (n,) that are read of rows (n,); 1 for images."""
@@ -161,7 +165,7 @@ class Mixture:
         """(n,): whether a sample is of the kind, image or clip, that its source is limited to; None without a limit."""
         if all(recipe.only is None for recipe in self.recipes):
             return None
-        clips = self.stored_frames(np.arange(len(self))) > 1
+        clips = self.frames_of_videos(np.arange(len(self))) >= 0
         wanted = {"clips": clips, "images": ~clips, None: np.ones(len(self), dtype=bool)}
         spans = zip(self.recipes, self._bounds[:-1], self._bounds[1:], strict=True)
         return np.concatenate([wanted[recipe.only][start:stop] for recipe, start, stop in spans])
