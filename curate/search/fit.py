@@ -70,10 +70,9 @@ class FitSearch(Fit):
         """Raises CurateError if only one of `tree` and `cluster` is given."""
         self._tree = artifacts.get("tree")
         if (self._tree is None) != (self.cluster is None):
-            raise CurateError(
-                f"{self.op}.cluster: {self.cluster!r} {'without' if self._tree is None else 'with'} a `tree`; give both, as in "
-                "tree: tree, cluster: cluster_1, or neither"
-            )
+            what = "without" if self._tree is None else "with"
+            remedy = "give both, as in tree: tree, cluster: cluster_1, or neither"
+            raise CurateError(f"{self.op}.cluster: {self.cluster!r} {what} a `tree`; {remedy}")
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """`vectors` (n, d) in halves, `key` (n, 2) words and, with a tree, `leaf` (n,). Raises InputError for a vector
