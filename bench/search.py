@@ -4,7 +4,7 @@ python -m bench.search [ROWS]
 
 The vectors are of CIFAR-10's photos by `tiny`, whole and the middle, projected on their 256 principal directions; rows
 beyond those of the photos repeat them with noise of 0.3 standard deviations. Queries are photos that are not among the
-rows. Each index is opened and searched in a process of its own, on one thread.
+rows. Each index is opened and searched in a separate process, on one thread.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ def search(
     included: bool = False,
     say: Say = lambda _: None,
 ) -> Answer:
-    """See `Run.search`. `included`: load no encoder but those in the package; `say` is told of a slow look-up."""
+    """See `Run.search`. `included`: load no encoder but those in the package; `say` announces a slow look-up."""
     if sum(bool(one) for one in (text, image, key)) != 1:
         raise InputError("search: expected one of a text, an image and a key, which is not empty")
     if type(limit) is not int or not 1 <= limit <= MOST_FOUND:
@@ -183,7 +183,7 @@ def _vector_of_image(model: encoders.Encoder, data: bytes) -> NDArray[np.float32
 def _encoder(
     run: RunRecord, looked: _Looked, about: Mapping[str, Any], named: str | None, included: bool, texts: bool
 ) -> encoders.Encoder:
-    """The encoder that made the vectors. Raises InputError if it is another one, or has no texts."""
+    """The encoder that made the vectors. Raises InputError if it is a different encoder, or has no texts."""
     spec = named or _encoder_of(run, looked, about["embedding"])
     for problem in encoders.text_problems(spec) if texts else ():
         raise InputError(problem)

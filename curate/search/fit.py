@@ -31,9 +31,9 @@ ITERATIONS = 8
 class FitSearch(Fit):
     """Sort the rows of a pool by leaf, so that `curate search` compares a query with the rows of the nearest leaves.
 
-    The leaves are those of `tree`, which `cluster` names for each row; without a tree, cells of its own. The artifact
+    The leaves are those of `tree`, which `cluster` names for each row; without a tree, its own cells. The artifact
     contains `edges` (K + 1,), the first row of each leaf, then the number of all rows; `first_leaves` (F + 1,), the
-    first leaf of each file of `rows`, then K; `centroids` (K, d) of its own cells; and `summary`. The files of `rows`
+    first leaf of each file of `rows`, then K; `centroids` (K, d) if the cells are its own; and `summary`. The files of `rows`
     hold `vectors` (n, d) in half precision and `key` (n, 2 words), sorted by leaf, in the order of the pool within a
     leaf. It does not depend on the number of workers and threads.
     """

@@ -1,4 +1,4 @@
-"""What Weights & Biases, MLflow and trackio keep of a training, without a server: in an environment with these libraries.
+"""What Weights & Biases, MLflow and trackio keep of a training, without a server, in an environment with them.
 
 Each gets the values of metrics.jsonl, the recipe and the datasets' fingerprints; a resumed run continues the first.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import struct
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,10 @@ from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::sqlalchemy.exc.SADeprecationWarning")
-"""Of these libraries."""
+"""The libraries' own warnings."""
 FINGERPRINT = "0123456789abcdef" * 2
 TITLE = f"toy-{FINGERPRINT[:12]}"
+BLOCK_BYTES = 1 << 15
 Kept = tuple[dict[int, dict[str, float]], dict[str, str]]
 """What is kept: values by step, and the fingerprints of inputs by URL."""
 
@@ -36,7 +39,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def train(dataset: str, folder: Path, tracker: str, steps: int) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Lines of metrics.jsonl after so many steps, and the fingerprint of each dataset; says nothing."""
+    """Lines of metrics.jsonl after the last step, and the fingerprint of each dataset; says nothing."""
     values = recipe_values(dataset, str(folder))
     values["run"]["trackers"], values["train"]["steps"] = [tracker], steps
     recipe = parse_recipe(values, "test")
@@ -48,17 +51,30 @@ def train(dataset: str, folder: Path, tracker: str, steps: int) -> tuple[list[di
     return lines, {source.url: source.fingerprint for source in mixtures[0].sources}
 
 
+def wandb_records(data: bytes) -> Iterator[bytes]:
+    """Records of a file in LevelDB's format of logs, after W&B's 7 bytes. Each part has a checksum, its length, and
+    whether it is a whole record (1), or its first (2), a middle (3) or its last part (4)."""
+    at, parts = 7, b""
+    while at + 7 <= len(data):
+        if -at % BLOCK_BYTES < 7:
+            at += -at % BLOCK_BYTES
+            continue
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):
+            yield parts
+            parts = b""
+
+
 def wandb_kept(folder: Path) -> Kept:
     """Records of the files that `wandb sync` would send, of the first run and of the resumed one."""
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
 
     steps: dict[int, dict[str, float]] = {}
     inputs: dict[str, str] = {}
     for file in sorted(folder.rglob("*.wandb")):
-        store = DataStore()
-        store.open_for_scan(str(file))
-        while (data := store.scan_data()) is not None:
+        for data in wandb_records(file.read_bytes()):
             record = wandb_internal_pb2.Record.FromString(data)
             if record.HasField("run"):
                 assert (record.run.run_id, record.run.display_name) == (FINGERPRINT, TITLE)
@@ -99,7 +115,9 @@ def trackio_kept(folder: Path) -> Kept:
     return steps, config["inputs"]
 
 
-@pytest.mark.parametrize(("tracker", "kept"), [("wandb", wandb_kept), ("mlflow", mlflow_kept), ("trackio", trackio_kept)])
+@pytest.mark.parametrize(
+    ("tracker", "kept"), [("wandb", wandb_kept), ("mlflow", mlflow_kept), ("trackio", trackio_kept)]
+)
 def test_a_tracker_keeps_the_metrics_and_the_inputs(
     tracker: str, kept: Any, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

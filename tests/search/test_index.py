@@ -108,7 +108,7 @@ def test_a_part_of_the_leaves_gives_nearly_all_of_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cells", [1, 5])
 def test_the_leaves_of_a_tree_serve_as_well(tmp_path: Path, cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one in one piece, and of one that was fitted by cells and has its centroids in files."""
+    """Fitted in one piece, or by cells, with centroids in files."""
     monkeypatch.setattr(fit, "FILE_ROWS", 500)
     monkeypatch.setattr(index, "MORE_LEAVES", 2)
     vectors = points()

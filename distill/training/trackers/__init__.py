@@ -20,7 +20,7 @@ PROJECT = "distill"
 
 @dataclass(frozen=True)
 class Tracked:
-    """What a tracker is told of a run when it starts or resumes."""
+    """What a tracker gets of a run when it starts or resumes."""
 
     folder: Path
     name: str
@@ -55,7 +55,7 @@ def check(names: Sequence[str]) -> None:
 
 
 def opened(names: Sequence[str], run: Tracked, say: Callable[[str], None]) -> list[Tracker]:
-    """Raises InputError if a library cannot start, for example without a login. `say` is told if it fails later."""
+    """Raises InputError if a library cannot start, for example without a login. `say` reports one that fails later."""
     made: list[Tracker] = []
     for name in names:
         module = importlib.import_module(f"{__name__}.{name}")
@@ -88,7 +88,7 @@ class _Guarded:
         try:
             if not self._failed:
                 work()
-        except Exception as error:  # noqa: BLE001 - each library has errors of its own
+        except Exception as error:  # noqa: BLE001 - each library has its own errors
             self._failed = True
             self._say(f"{self._name} failed and gets no more metrics ({_said(error)}); metrics.jsonl has them")
 

@@ -16,9 +16,13 @@ from distill.recipe import Recipe, apply_overrides
 from tests.distill.training.test_stages import trained
 
 
-def test_a_library_that_is_not_installed_is_one_line_before_anything_is_computed(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_library_that_is_not_installed_is_one_line_before_anything_is_computed(
+    recipe: Recipe, tmp_path: Path
+) -> None:
     for name, package in (("wandb", "wandb"), ("mlflow", "mlflow-skinny"), ("trackio", "trackio")):
-        with pytest.raises(InputError, match=f"^run.trackers: {name} is not installed; pip install {package}, or remove"):
+        with pytest.raises(
+            InputError, match=f"^run.trackers: {name} is not installed; pip install {package}, or remove"
+        ):
             trained(apply_overrides(recipe, [f"run.trackers=[{name}]"], "test"), tmp_path / name)
         assert not list((tmp_path / name / "checkpoints").iterdir())
     with pytest.raises(CurateError, match="trackers"):
@@ -33,16 +37,22 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, init: Any) -> None:
     monkeypatch.setitem(sys.modules, "trackio", module)
 
 
-def test_a_library_that_cannot_start_is_one_line(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_start_is_one_line(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def init(**_: Any) -> None:
         raise PermissionError("log in\nfirst")
 
     standing_in(monkeypatch, init)
-    with pytest.raises(InputError, match=r"run.trackers: trackio cannot start \(PermissionError: log in first\); fix this"):
+    with pytest.raises(
+        InputError, match=r"run.trackers: trackio cannot start \(PermissionError: log in first\); fix this"
+    ):
         trained(apply_overrides(recipe, ["run.trackers=[trackio]"], "test"), tmp_path)
 
 
-def test_a_server_that_goes_away_ends_no_training(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_goes_away_ends_no_training(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     logged: list[int] = []
 
     class Fails:
