@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -33,6 +34,8 @@ MOST_FOUND, MOST_FILTERED = 1000, 4096
 AT_ONCE = 64
 """Rows looked up at a time."""
 SHOWN = ("key", "url", "caption")
+_ENCODING = threading.Lock()
+"""Held while an encoder works: it takes one thread at a time."""
 
 
 @dataclass(frozen=True)
@@ -82,17 +85,19 @@ def search(
     if key:
         own_key, vector = _vector_of_key(run, looked, index.about["embedding"], key, say)
     else:
-        model = _encoder(run, looked, index.about, encoder, included, texts=bool(text))
-        vector = model.encode_text([text])[0] if text else _vector_of_image(model, image or b"")
+        spec = encoder or _encoder_of(run, looked, index.about["embedding"])
+        vector = _encoded(spec, index.about["encoder"], text, image or b"", included)
     if not np.isfinite(vector).all() or not vector.any():
         raise InputError("search: the query's vector has no direction; change the text or the image")
-    count = MOST_FILTERED if where is not None else limit + AT_ONCE
+    count = MOST_FILTERED if where is not None or looked.tombstones else limit + AT_ONCE
     keys, scores = index.nearest(vector, count)
     score, hits, judged = dict(zip(keys, scores.tolist(), strict=True)), list[Hit](), 0
     for start in range(0, len(keys), AT_ONCE):
         some = [key for key in keys[start : start + AT_ONCE] if key != own_key]
         rows = looked.rows(some)
-        hits += [_hit(rows[key], score[key], columns) for key in some if key in rows]
+        for key in (key for key in some if key in rows):
+            shown = {name: rows[key][name] for name in ("url", "caption", "shard")}
+            hits.append(Hit(key, score[key], **shown, columns={name: plain(rows[key][name]) for name in columns}))
         judged += len(some)
         if len(hits) >= limit:
             break
@@ -103,25 +108,17 @@ def opened(run: RunRecord, stage: str | None = None) -> tuple[str, SearchIndex]:
     """A stage that built an index, and the index. Raises InputError if there is none, or if there are several."""
     made = artifacts_of(run)
     names = [name for name, (kind, _) in made.items() if kind == KIND and name in run.outputs]
-    if stage is not None and stage not in names:
-        raise InputError(
-            f"--stage {stage}: built no index in run {run.run_id}; stages that did: {', '.join(names) or 'none'}"
-        )
     if not names:
-        raise InputError(
-            f"run {run.run_id}: no vectors to search yet; add a stage `search.fit` after one that embeds, and run again"
-        )
+        remedy = "add a stage `search.fit` after one that embeds, and run again"
+        raise InputError(f"run {run.run_id}: no vectors to search yet; {remedy}")
+    if stage is not None and stage not in names:
+        raise InputError(f"--stage {stage}: built no index in run {run.run_id}; stages that did: {', '.join(names)}")
     if stage is None and len(names) > 1:
         raise InputError(f"run {run.run_id}: several indexes ({', '.join(names)}); choose one with --stage")
     name = stage or names[0]
     tree = run.record["stages"][name]["ports"].get("tree")
     held = StoredArtifact(run.storage, made[tree][1]) if tree and made.get(tree, ("",))[0] == TREE else None
     return name, SearchIndex(StoredArtifact(run.storage, made[name][1]), held)
-
-
-def _hit(row: Mapping[str, Any], score: float, columns: Sequence[str]) -> Hit:
-    more = {name: plain(row[name]) for name in columns}
-    return Hit(row["key"], score, row["url"], row["caption"], row["shard"], more)
 
 
 class _Looked:
@@ -133,7 +130,7 @@ class _Looked:
         self.reads = Reads(run, pool, list(names), where)
         self.shards = self.reads.rows.shards
         self._manifest = Manifest.load(run.storage, run.outputs[pool]["base"])
-        self._tombstones = tombstones.load(run.storage)
+        self.tombstones = tombstones.load(run.storage)
         self._table = lru_cache(AT_ONCE)(self.reads.shard)
 
     def rows(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -142,7 +139,7 @@ class _Looked:
         for place in self.places(keys):
             table = self._table(place)
             table = table.filter(pc.is_in(table.column("key"), value_set=pa.array(keys, pa.string())))
-            table = table.filter(pa.array(~self._tombstones.mask(table)))
+            table = table.filter(pa.array(~self.tombstones.mask(table)))
             found |= {row["key"]: row | {"shard": self.shards[place].id} for row in table.to_pylist()}
         return found
 
@@ -172,31 +169,28 @@ def _vector_of_key(
     )
 
 
-def _vector_of_image(model: encoders.Encoder, data: bytes) -> NDArray[np.float32]:
-    try:
-        prepared = model.prepare(decode(data))
-    except Reject as error:
-        raise InputError(f"search: the image cannot be decoded ({error}); give a file of one image") from None
-    return model.encode([prepared], patches=False).summary[0]
-
-
-def _encoder(
-    run: RunRecord, looked: _Looked, about: Mapping[str, Any], named: str | None, included: bool, texts: bool
-) -> encoders.Encoder:
-    """The encoder that made the vectors. Raises InputError if it is a different encoder, or has no texts."""
-    spec = named or _encoder_of(run, looked, about["embedding"])
-    for problem in encoders.text_problems(spec) if texts else ():
-        raise InputError(problem)
+def _encoded(
+    spec: str, known: Mapping[str, str], text: str | None, image: bytes, included: bool
+) -> NDArray[np.float32]:
+    """Vector (d,) of a text, or else of an image. Raises InputError if the encoder is not the one whose identity is
+    `known`, or has no texts."""
     if included and spec not in WORDS:
         raise InputError(f"encoder: {spec!r} is not loaded here; search by a key, or with `curate search` where it is")
-    model = _loaded(spec)
-    for name, mine in model.identity().items():
-        known = about["encoder"].get(name, mine)
-        if name in IDENTITY[:2] and known != mine:
-            raise InputError(
-                f"--encoder: {name} {mine}, but the vectors are of {known}; give the encoder that made them"
-            )
-    return model
+    for problem in encoders.text_problems(spec) if text else ():
+        raise InputError(problem)
+    with _ENCODING:
+        model = _loaded(spec)
+        for name in IDENTITY[:2]:
+            mine = model.identity()[name]
+            if known.get(name, mine) != mine:
+                remedy = "give the encoder that made them"
+                raise InputError(f"--encoder: {name} {mine}, but the vectors are of {known[name]}; {remedy}")
+        if text:
+            return model.encode_text([text])[0]
+        try:
+            return model.encode([model.prepare(decode(image))], patches=False).summary[0]
+        except Reject as error:
+            raise InputError(f"search: the image cannot be decoded ({error}); give a file of one image") from None
 
 
 def _encoder_of(run: RunRecord, looked: _Looked, embedding: str) -> str:

@@ -33,7 +33,7 @@ class FitSearch(Fit):
 
     The leaves are those of `tree`, which `cluster` names for each row; without a tree, its own cells. The artifact
     contains `edges` (K + 1,), the first row of each leaf, then the number of all rows; `first_leaves` (F + 1,), the
-    first leaf of each file of `rows`, then K; `centroids` (K, d) if the cells are its own; and `summary`. The files of `rows`
+    first leaf of each file of `rows`, then K; `centroids` (K, d) if the cells are its own; and `summary`. These files
     hold `vectors` (n, d) in half precision and `key` (n, 2 words), sorted by leaf, in the order of the pool within a
     leaf. It does not depend on the number of workers and threads.
     """
@@ -52,7 +52,7 @@ class FitSearch(Fit):
     cells: int | None = Field(
         None, ge=1, description="Its own cells, without a tree; null: twice the square root of the rows."
     )
-    seed: int = Field(0, ge=0, description="Seed of its own cells.")
+    seed: int = Field(0, ge=0, description="Seed of the cells.")
     threads: Annotated[int, Runtime()] = Field(2, ge=1, description="Cores of one worker.")
 
     _tree: Artifact | None = PrivateAttr(None)

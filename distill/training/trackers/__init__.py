@@ -47,6 +47,19 @@ class Tracker(Protocol):
     def close(self) -> None: ...
 
 
+class Logs:
+    """A run of a library with `log` and `finish`."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def log(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
 def check(names: Sequence[str]) -> None:
     """Raises InputError for a library that is not installed."""
     for name in names:

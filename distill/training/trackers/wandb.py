@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
-from distill.training.trackers import PROJECT, Tracked
+from distill.training.trackers import PROJECT, Logs, Tracked
 
 
-class Run:
-    def __init__(self, run: Any) -> None:
-        self._run = run
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self) -> None:
-        self._run.finish()
-
-
-def open_run(run: Tracked) -> Run:
+def open_run(run: Tracked) -> Logs:
     """A resumed run has the same id; W&B ignores the steps that it has."""
     import wandb
 
     project = os.environ.get("WANDB_PROJECT", PROJECT)
-    return Run(
-        wandb.init(
-            project=project, name=run.title, id=run.fingerprint, resume="allow", dir=str(run.folder), config=run.config
-        )
-    )
+    place = {"project": project, "name": run.title, "id": run.fingerprint, "dir": str(run.folder)}
+    return Logs(wandb.init(**place, resume="allow", config=run.config))
