@@ -24,6 +24,7 @@ from curate.kernels.vectors import dots
 from curate.search import fit, index
 from curate.search.fit import FitSearch, first_leaves
 from curate.search.index import SearchIndex
+from tests.core.store.object_store import new_bucket
 
 ROWS, DIM = 3000, 24
 
@@ -45,9 +46,9 @@ def group(stage: Any, rows: pa.Table, parts: int = 3, threads: int = 1) -> Memor
     return MemoryGroup([stage.load(rows.slice(a, b - a)) for a, b in pairwise(cuts)], threads)
 
 
-def stored(folder: Path, artifact: Any, made: MemoryGroup, *names: str) -> StoredArtifact:
+def stored(place: Path | str, artifact: Any, made: MemoryGroup, *names: str) -> StoredArtifact:
     """An artifact in files, with what the parts of its group stored."""
-    storage = open_storage(str(folder))
+    storage = open_storage(str(place))
     save_artifact(storage, "made", artifact)
     for name in names:
         for number, arrays in made._stored[name].items():
@@ -55,10 +56,10 @@ def stored(folder: Path, artifact: Any, made: MemoryGroup, *names: str) -> Store
     return StoredArtifact(storage, "made")
 
 
-def built(folder: Path, stage: FitSearch, rows: pa.Table, tree: Any = None, parts: int = 3) -> StoredArtifact:
+def built(place: Path | str, stage: FitSearch, rows: pa.Table, tree: Any = None, parts: int = 3) -> StoredArtifact:
     stage.setup({} if tree is None else {"tree": tree})
     held = group(stage, rows, parts)
-    return stored(folder, stage.fit(held), held, "rows")
+    return stored(place, stage.fit(held), held, "rows")
 
 
 def brute(vectors: np.ndarray, query: np.ndarray, count: int) -> tuple[list[str], np.ndarray]:
@@ -140,6 +141,25 @@ def test_the_index_depends_on_the_rows_alone(tmp_path: Path) -> None:
     assert all(np.array_equal(one[name], other[name]) for name in ("centroids", "edges", "first_leaves"))
     for number, arrays in made[0]._stored["rows"].items():
         assert all(np.array_equal(array, made[1]._stored["rows"][number][name]) for name, array in arrays.items())
+
+
+def test_an_object_store_gives_the_same_rows(tmp_path: Path, object_store: Any) -> None:
+    vectors, query = points(600), points(2)[1]
+    here = SearchIndex(built(tmp_path, FitSearch(), table(vectors)))
+    there = SearchIndex(built(f"s3://{new_bucket(object_store)}/deep", FitSearch(), table(vectors)))
+    assert here.nearest(query, 10)[0] == there.nearest(query, 10)[0] == brute(vectors, query, 10)[0]
+
+
+def test_only_the_files_of_near_leaves_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "FILE_ROWS", 100)
+    found = built(tmp_path, FitSearch(), table(points()))
+    opened: list[int] = []
+    part = found.part
+    monkeypatch.setattr(found, "part", lambda name, file: (opened.append(file), part(name, file))[1])
+    search = SearchIndex(found)
+    for _ in range(2):
+        search.nearest(points(1)[0], 5, scanned=150)
+    assert 1 <= len(opened) == len(set(opened)) < len(found.parts("rows")) / 2  # each file once
 
 
 def test_equal_vectors_come_by_key(tmp_path: Path) -> None:
