@@ -186,7 +186,7 @@ def _encoded(
                 remedy = "give the encoder that made them"
                 raise InputError(f"--encoder: {name} {mine}, but the vectors are of {known[name]}; {remedy}")
         if text:
-            return model.encode_text([text])[0]
+            return model.encode_text([text.encode("utf-8", "replace").decode()])[0]
         try:
             return model.encode([model.prepare(decode(image))], patches=False).summary[0]
         except Reject as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -137,8 +138,11 @@ def search(
 
 def _asked(query: str) -> dict[str, Any]:
     """A file is an image; 32 hex digits and URLs are of a sample; all else is a text."""
-    if Path(query).is_file():
-        return {"image": Path(query).read_bytes()}
+    if os.path.isfile(query):  # False for a text that is too long for a path
+        try:
+            return {"image": Path(query).read_bytes()}
+        except OSError as error:
+            raise RecipeError(f"cannot read {query} ({error}); give an image's file") from None
     if IMAGE_NAME.fullmatch(query) and "://" not in query:
         raise RecipeError(f"{query}: no such file; give an image that exists, or words without the ending of a file")
     return {"key" if KEY.fullmatch(query) else "text": query}
