@@ -157,7 +157,7 @@ def test_the_command_tells_texts_files_and_samples_apart(done: Run, tmp_path: Pa
     key = by_text["hits"][0]["key"]
     (file := tmp_path / "query.png").write_bytes(_bytes(done, key))
     assert json.loads(curate("search", str(file), *options).out)["hits"][0]["score"] > 0.99
-    long = curate("search", "a red bicycle " * 100 + "\udcff", *options)  # no path, and bytes that are no text
+    long = curate("search", "a red bicycle " * 100 + "\udcff", *options)  # not a path, and not all UTF-8
     assert len(json.loads(long.out)["hits"]) == 10
     assert curate("search", "missing.jpg", *options).err.startswith("curate: missing.jpg: no such file")
     assert key not in {hit["key"] for hit in json.loads(curate("search", key, *options).out)["hits"]}
