@@ -114,6 +114,10 @@ def test_my_images(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("from-python.md", monkeypatch)
 
 
+def test_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("search.md", monkeypatch)
+
+
 class Hosts(ImageServer):
     """A server that is too busy for the first three requests of some images, as many as a URL gets in a run."""
 

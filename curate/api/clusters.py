@@ -97,7 +97,7 @@ class Clusters:
 
 def clusters_of(run: RunRecord, stage: str | None = None) -> Clusters:
     """The profile built by a run, or else its tree, or a pinned one. Raises InputError if there is none."""
-    made = _artifacts(run)
+    made = artifacts_of(run)
     drifts = {name: StoredArtifact(run.storage, base)["drift"] for name, (kind, base) in made.items() if kind == DRIFT}
     chosen = _chosen(run, {name: kind for name, (kind, _) in made.items() if kind in (TREE, PROFILE)}, stage)
     kind, base = made[chosen]
@@ -108,7 +108,7 @@ def clusters_of(run: RunRecord, stage: str | None = None) -> Clusters:
     return Clusters(chosen, table, held["levels"]["levels"], False, drifts)
 
 
-def _artifacts(run: RunRecord) -> dict[str, tuple[str, str]]:
+def artifacts_of(run: RunRecord) -> dict[str, tuple[str, str]]:
     """Stage, or `pin:NAME` -> (kind of its artifact, base)."""
     kinds, outputs = run.kinds(), run.outputs
     found = {name: (kinds[name], str(output["base"])) for name, output in outputs.items() if name in kinds}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from curate.cli.common import OneRun, WorkspaceUrl, opened, out
@@ -14,6 +19,11 @@ from curate.core.errors import RecipeError
 if TYPE_CHECKING:
     from curate.api import Workspace
 
+KEY, IMAGE_NAME = (
+    re.compile(r"[0-9a-f]{32}|\w+://.*"),
+    re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.I),
+)
+"""How a sample is named, and a file."""
 data = typer.Typer()
 tombstone = typer.Typer(help="Samples to exclude from every run, each with a reason.", no_args_is_help=True)
 data.add_typer(tombstone, name="tombstone")
@@ -89,9 +99,57 @@ def table(
     """Write columns of the rows that are alive at a stage, shard by shard."""
     from curate.api import write_table
 
-    names = [name.strip() for several in columns or () for name in several.split(",") if name.strip()]
-    count = write_table(opened(workspace).batches(run_id, stage, names, where), to)
+    count = write_table(opened(workspace).batches(run_id, stage, _names(columns), where), to)
     out.print(f"{count:,} rows of {stage} in {to}", highlight=False, soft_wrap=True, markup=False)
+
+
+@data.command()
+def search(
+    query: Annotated[str, typer.Argument(help="Words, an image's file, or a sample: its key, or its URL.")],
+    workspace: WorkspaceUrl = "",
+    run_id: Annotated[str | None, typer.Option("--run", help="Run id (default: the latest run).")] = None,
+    limit: Annotated[int, typer.Option(help="Most rows to list, the nearest first.")] = 10,
+    columns: Annotated[list[str] | None, typer.Option(help="Columns of any stages, separated by commas.")] = None,
+    where: Annotated[str | None, typer.Option(help="Only rows for which this is true, as in `filter.where`.")] = None,
+    stage: Annotated[str | None, typer.Option(help="Stage that built the index, if the run has several.")] = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="Encoder of the vectors, if it is not where the recipe had it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Search the rows of a run by a text, an image, or a sample. The recipe needs a stage `search.fit`."""
+    names, asked = _names(columns), _asked(query)
+    found = (
+        opened(workspace)
+        .run(run_id)
+        .search(**asked, limit=limit, columns=names, where=where, stage=stage, encoder=encoder)
+    )
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
+        return
+    table = Table("score", "key", "caption", "url", *names, header_style="bold")
+    for hit in found.hits:
+        cells = (hit.caption or "", hit.url or "", *(str(hit.columns[name]) for name in names))
+        table.add_row(f"{hit.score:.4f}", hit.key, *map(escape, cells))
+    out.print(table)
+    if len(found.hits) < limit:
+        out.print(f"{len(found.hits)} of the nearest {found.judged:,} of {found.rows:,} rows", highlight=False)
+
+
+def _asked(query: str) -> dict[str, Any]:
+    """A file is an image; 32 hex digits and URLs are of a sample; all else is a text."""
+    if os.path.isfile(query):  # False for a text that is too long for a path
+        try:
+            return {"image": Path(query).read_bytes()}
+        except OSError as error:
+            raise RecipeError(f"cannot read {query} ({error}); give an image's file") from None
+    if IMAGE_NAME.fullmatch(query) and "://" not in query:
+        raise RecipeError(f"{query}: no such file; give an image that exists, or words without the ending of a file")
+    return {"key" if KEY.fullmatch(query) else "text": query}
+
+
+def _names(columns: list[str] | None) -> list[str]:
+    return [name.strip() for several in columns or () for name in several.split(",") if name.strip()]
 
 
 # --- pins ---

@@ -14,6 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.core.contracts import Artifact
+from curate.core.errors import CurateError
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,15 @@ class TreeShape:
             }
             parts.append(pa.table(columns))
         return pa.concat_tables(parts)
+
+
+def leaves_of(op: str, table: pa.Table, leaves: int, column: str = "cluster_1") -> NDArray[np.int64]:
+    """Leaf (n,) of each row. Raises CurateError if rows were assigned to another tree."""
+    found = table.column(column)
+    leaf = found.fill_null(-1).to_numpy().astype(np.int64)
+    if len(leaf) and not 0 <= leaf.min() <= leaf.max() < leaves:
+        raise CurateError(
+            f"{op}: {column} holds {leaf.min()}..{leaf.max()} ({found.null_count} null), but its `tree` has "
+            f"{leaves} leaves; give it rows that were assigned to this tree"
+        )
+    return leaf

@@ -31,6 +31,8 @@ class RunRecipe(Section):
     """Steps averaged into one line of metrics.jsonl."""
     tensorboard: Annotated[bool, Runtime()] = True
     """Event files beside metrics.jsonl."""
+    trackers: Annotated[list[Literal["wandb", "mlflow", "trackio"]], Runtime()] = []
+    """Libraries that get the same values, and the recipe and the datasets' fingerprints; each has to be installed."""
     attention: Annotated[Literal["auto", "flex", "varlen", "sdpa_loop"], Runtime()] = "auto"
     """auto: flex on a GPU, sdpa_loop elsewhere."""
     parallel: Annotated[Literal["replicated", "fsdp"], Runtime()] = "replicated"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from distill.training.run_folder import RunFolder
+from distill.training.trackers import Tracker
 
 _LINE_SECONDS = 15.0
 
@@ -27,7 +29,9 @@ def short(count: float) -> str:
 class Metrics:
     """Averages over `every` steps. Losses are means over images, so steps are weighted by their number of images."""
 
-    def __init__(self, run: RunFolder, *, every: int, after_step: int, peak: float, tensorboard: bool) -> None:
+    def __init__(
+        self, run: RunFolder, *, every: int, after_step: int, peak: float, trackers: Sequence[Tracker]
+    ) -> None:
         """Lines of steps beyond `after_step`, which the resumed run will repeat, are dropped.
 
         peak: FLOPs per second that the devices of all ranks reach together.
@@ -39,7 +43,7 @@ class Metrics:
             kept = [line for line in lines if _step(line) <= after_step]
         run.storage.publish_bytes(run.metrics.name, "".join(kept).encode())
         self._file = run.metrics.open("a")
-        self._events = _events(run, after_step) if tensorboard else None
+        self._trackers = list(trackers)
         self._clear()
 
     def _clear(self) -> None:
@@ -73,32 +77,23 @@ class Metrics:
         if flush or step % self._every == 0:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
-            self._write_events(step, line)
+            self._track(step, line)
             self._clear()
         return line
 
-    def _write_events(self, step: int, line: dict[str, Any]) -> None:
-        if self._events is None:
-            return
-        for name, value in line.items():
-            if name != "step" and isinstance(value, int | float):
-                self._events.add_scalar(name, value, step)
+    def _track(self, step: int, line: dict[str, Any]) -> None:
+        values = {name: value for name, value in line.items() if name != "step" and isinstance(value, int | float)}
+        for tracker in self._trackers:
+            tracker.log(step, values)
 
     def close(self) -> None:
         self._file.close()
-        if self._events is not None:
-            self._events.close()
+        for tracker in self._trackers:
+            tracker.close()
 
 
 _PER_STEP = ("gradient_norm", "expert_load")
 _COUNTS = {"images", "tokens", "places", "flops", "skipped", "wait_seconds", *_PER_STEP}
-
-
-def _events(run: RunFolder, after_step: int) -> Any:
-    """Writer of TensorBoard's event files. Its import takes a second, so it is not at the top."""
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(run.path / "tensorboard"), purge_step=after_step + 1)
 
 
 def _step(line: str) -> float:

@@ -34,6 +34,8 @@ from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import RunFolder
 from distill.training.throughput import measured_peak
+from distill.training.trackers import TENSORBOARD, Tracked, opened
+from distill.training.trackers import check as check_trackers
 from distill.training.trainer import Trainer
 
 
@@ -54,6 +56,7 @@ class TrainingRun:
         self.stages = self.recipe.staged()
         self.ends = [sum(stage.train.steps for stage in self.stages[: n + 1]) for n in range(len(self.stages))]
         check_stages(self.stages)
+        check_trackers(self.recipe.run.trackers)
         for recipe, mixture in zip(self.stages, self.mixtures, strict=True):
             check_clips(recipe, mixture)
 
@@ -174,7 +177,12 @@ class TrainingRun:
         run, precision = self.recipe.run, self.recipe.train.precision
         peak = measured_peak(self.world.device, precision, torch.get_num_threads()) * self.world.size
         step = self.trainer.step
-        return Metrics(self.run, every=run.log_every, after_step=step, peak=peak, tensorboard=run.tensorboard)
+        inputs = {source.url: source.fingerprint for mixture in self.mixtures for source in mixture.sources}
+        about = self.recipe.model_dump(mode="json")
+        told = Tracked(self.run.path, self.recipe.name, self.fingerprint, about, inputs, step)
+        names = [*([TENSORBOARD] if run.tensorboard else []), *run.trackers]
+        made = opened(names, told, self._print)
+        return Metrics(self.run, every=run.log_every, after_step=step, peak=peak, trackers=made)
 
     def _print_summary(self) -> None:
         """Print a line about the student, the steps and the devices."""

@@ -154,6 +154,8 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "meanings": ("duplicates.semantic", ["unique", "embed"], {"eps": 0.15, "level": 1}, {"tree": "tree"}),
     "meant": ("duplicates.members", "unique", {"column": "semantic"}, {"sets": "meanings"}),
     "apart": ("duplicates.drop", "meant", {"reject": "semantic", "column": "semantic"}, {}),
+    "searched": ("search.fit", ["unique", "embed"], {"cells": 3}, {}),
+    "searched_by_leaf": ("search.fit", "clusters", {"cluster": "cluster_1"}, {"tree": "tree"}),
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
     "covered": (
         "select.hierarchical",

@@ -11,10 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
-from curate.cluster.profile.profile import leaves_of
 from curate.core.contracts import Artifact, Reduce, Table
 from curate.kernels.evenness import evenness, gini
-from curate.kernels.tree import TreeShape
+from curate.kernels.tree import TreeShape, leaves_of
 
 _STATE = pa.schema([(name, pa.int64()) for name in ("leaf", "new", "rows", "far")])
 _MERGED_ROWS = 1 << 20

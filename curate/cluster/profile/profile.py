@@ -18,13 +18,12 @@ from curate.cluster.profile import state
 from curate.cluster.profile.figures import FlagLimits, Sources, explained, sources
 from curate.cluster.profile.state import Histogram, Sample
 from curate.core.contracts import Artifact, Reduce, Table
-from curate.core.errors import CurateError
 from curate.core.hashing import ranks
 from curate.kernels.cluster_names import Terms, cluster_names
 from curate.kernels.evenness import evenness, gini
 from curate.kernels.interval import expected_entropy
 from curate.kernels.meta import field_of
-from curate.kernels.tree import TreeShape
+from curate.kernels.tree import TreeShape, leaves_of
 
 CAPTION_CHARACTERS, SOURCE_CHARACTERS = 300, 100
 
@@ -140,18 +139,6 @@ def _level_facts(table: Table) -> dict[str, Any]:
     flags = Counter(table.column("flags").combine_chunks().flatten().to_pylist())
     spread = {"entropy": evenness(rows), "gini": gini(rows)}
     return {"level": table.column("level")[0].as_py(), "clusters": len(rows), **spread, "flags": dict(flags)}
-
-
-def leaves_of(op: str, table: Table, leaves: int) -> NDArray[np.int64]:
-    """Leaf of each row. Raises CurateError if rows were assigned to another tree."""
-    column = table.column("cluster_1")
-    leaf = column.fill_null(-1).to_numpy().astype(np.int64)
-    if len(leaf) and not 0 <= leaf.min() <= leaf.max() < leaves:
-        raise CurateError(
-            f"{op}: cluster_1 holds {leaf.min()}..{leaf.max()} ({column.null_count} null), but its `tree` has "
-            f"{leaves} leaves; give it rows that were assigned to this tree"
-        )
-    return leaf
 
 
 def _or_none(value: float) -> float | None:

@@ -76,6 +76,7 @@ OPS = {
     "cluster.assign": "curate.cluster.assign:Assign",
     "cluster.profile": "curate.cluster.profile.profile:Profile",
     "cluster.drift": "curate.cluster.profile.drift:Drift",
+    "search.fit": "curate.search.fit:FitSearch",
     "select.hierarchical": "curate.select.hierarchical:SelectHierarchical",
     "select.frequency": "curate.select.frequency:SelectFrequency",
     "select.metaclip": "curate.select.metaclip:SelectMetaClip",

@@ -211,7 +211,7 @@ def get_sample(service: Served, who: Who, run: RunName, key: SampleKey, workspac
         raise ConflictProblem(f"run {run}: is {one.state}, not started; its samples are known once stages are done")
 
     def make() -> SampleShape:
-        known = one.workspace.run(one.attempt_id).sample(key, _too_many)
+        known = one.workspace.run(one.attempt_id).sample(key, too_many)
         facts = [SampleFact(stage=stage, op=op, facts=plain(about)) for stage, op, about in known.lines()]
         return SampleShape(key=known.key, run=one.id, facts=facts)
 
@@ -278,6 +278,6 @@ def _artifacts(place: WorkspaceRow) -> list[ArtifactShape]:
     return sorted(made, key=lambda one: one.base)
 
 
-def _too_many(text: str) -> None:
+def too_many(text: str) -> None:
     """`explain` is about to read the tables of a large pool."""
     raise InvalidProblem(f"{text} takes too long here; give the key, or use `curate explain` on a machine")

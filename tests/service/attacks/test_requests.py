@@ -106,6 +106,7 @@ ATTACKS = [
     Attack("its log", "operator", "GET", "runs/{theirs}/logs?workspace=main", 404, "not_found"),
     Attack("its events", "operator", "GET", "runs/{theirs}/events", 404, "not_found"),
     Attack("its samples", "operator", "GET", "runs/{theirs}/samples/00", 404, "not_found"),
+    Attack("its vectors", "operator", "GET", "runs/{theirs}/search?text=a", 404, "not_found"),
     Attack("its end", "operator", "POST", "runs/{theirs}/kill", 404, "not_found", audited=("run.kill", "not_found")),
     Attack("its page", "operator", "POST", "/runs/{theirs}/stop", 404, body={}, audited=("run.stop", "not_found")),
     Attack("its recipe, to begin with", "operator", "GET", "/new?run={theirs}", 404, absent=("acquire.folder",)),

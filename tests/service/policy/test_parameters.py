@@ -80,6 +80,7 @@ PLAIN = {
     "select.hierarchical": {"embedding"},
     "select.metaclip": {"columns[]", "by"},
     "select.top": {"score"},
+    "search.fit": {"cluster", "embedding"},
     "text.boilerplate": {"column"},
     "text.clean": {"column", "output", "rules[]", "without[]", "also[]"},
     "text.concepts": {"column", "nouns[]", "verbs[]"},

@@ -1,0 +1,77 @@
+"""Search in the vectors of a run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Query
+
+from curate.core.errors import InputError
+from curate.service.auth.roles import Role
+from curate.service.datasets.datasets import SAMPLE, RunName, too_many
+from curate.service.problems import ConflictProblem, InvalidProblem
+from curate.service.rest.routing import Limit, Router, Served, Who, Workspace
+from curate.service.runs.finding import found
+from curate.service.shapes import Shape
+
+router = Router(tags=["data"])
+Text = Annotated[str | None, Query(min_length=1, max_length=1000, description="Words; or give `key`.")]
+Key = Annotated[str | None, Query(min_length=1, max_length=4000, description="A sample: its key, source id or URL.")]
+Columns = Annotated[str, Query(max_length=1000, description="Columns of any stages, separated by commas.")]
+Where = Annotated[str | None, Query(min_length=1, max_length=1000, description="As in `filter.where`.")]
+Stage = Annotated[str | None, Query(max_length=200, description="Stage of the index, if the run has several.")]
+
+
+class HitShape(Shape):
+    """A row, with what a page shows of it. `score`: the cosine of its vector with the query's."""
+
+    key: str
+    score: float
+    url: str | None
+    caption: str | None
+    shard: str
+    columns: dict[str, Any]
+
+
+class SearchShape(Shape):
+    """`judged`: rows looked up, nearest first, of the `rows` of the index."""
+
+    run: str
+    stage: str
+    hits: list[HitShape]
+    judged: int
+    rows: int
+
+
+@router.get("/runs/{run}/search", responses=SAMPLE)
+def search(
+    service: Served,
+    who: Who,
+    run: RunName,
+    text: Text = None,
+    key: Key = None,
+    columns: Columns = "",
+    where: Where = None,
+    stage: Stage = None,
+    workspace: Workspace = None,
+    limit: Limit = 50,
+) -> SearchShape:
+    """The nearest rows to a text or a sample, nearest first, without tombstoned ones. Texts need an encoder that is in
+    the package."""
+    with service.database.read() as session:
+        one = found(session, who, run, workspace, Role.VIEWER)
+    if not one.begun:
+        raise ConflictProblem(f"run {run}: is {one.state}, not started; it can be searched once `search.fit` is done")
+    names = [name.strip() for name in columns.split(",") if name.strip()]
+
+    def make() -> SearchShape:
+        attempt = one.workspace.run(one.attempt_id)
+        answer = attempt.search(text, None, key, limit, names, where, stage, included=True, say=too_many)
+        hits = [HitShape.model_validate(vars(hit)) for hit in answer.hits]
+        return SearchShape(run=one.id, stage=answer.stage, hits=hits, judged=answer.judged, rows=answer.rows)
+
+    kept = ("search", one.place.id, one.attempt_id, text, key, columns, where, stage, limit)
+    try:
+        return service.kept.get(kept, make, f"search in run {run}", seconds=0.0)  # a tombstone counts at once
+    except InputError as error:
+        raise InvalidProblem(str(error)) from None
