@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -118,6 +120,9 @@ class Output:
     def _file(self, path: str) -> Any:
         if path.endswith(".parquet"):
             return self.storage.read_table(path).to_pylist()
+        if path.endswith(".sqlite"):  # its header has the version of SQLite
+            with closing(sqlite3.connect(self.storage.path(path))) as base:
+                return list(base.iterdump())
         return hashlib.sha256(self.storage.read(path)).hexdigest()
 
 
