@@ -24,6 +24,8 @@ import numpy as np
 import pyarrow as pa
 import yaml
 
+from curate.core.contracts import OF_VIDEOS
+
 VERSION = "7.4.1"
 FOLDER = ".nv-meta"
 MOST_LOOKED_UP = 1 << 22
@@ -33,7 +35,6 @@ Training does not need it."""
 _BLOCK_BYTES = 512
 _READS = (
     "shard", "row", "name", "ext", "offset", "size", "text_offset", "text_size", "json_offset", "json_size",
-    "frame_offsets", "frame_sizes", "clip_offset", "clip_size",
 )  # fmt: skip
 _TABLES = """
 CREATE TABLE samples (
@@ -66,10 +67,10 @@ def index_of_tar(rows: pa.Table) -> bytes:
 
 
 def files(
-    tars: Sequence[tuple[str, int]], fingerprint: str, index: Iterable[pa.Table], numbered: bool
+    tars: Sequence[tuple[str, int]], fingerprint: str, index: Callable[[], Iterable[pa.Table]], numbered: bool
 ) -> dict[str, bytes | Callable[[Path], None]]:
-    """The files of `.nv-meta`, from (file name, samples) of every tar and the dataset's index, whose tables have whole
-    tars. `numbered`: the frames of a video are `.00.jpg` …, and not `.jpg`."""
+    """The files of `.nv-meta`, from (file name, samples) of every tar and what reads the dataset's index, in tables of
+    whole tars. `numbered`: the frames of a video are `.00.jpg` …, and not `.jpg`."""
     info = {"energon_version": VERSION, "shard_counts": dict(tars)}
     splits = {"train": [tar for tar, samples in tars if samples], "val": [], "test": []}
     kind = {"__module__": "megatron.energon", "__class__": "CrudeWebdataset"}
@@ -88,18 +89,23 @@ def _yaml(value: Any) -> bytes:
     return yaml.safe_dump(value, sort_keys=False).encode()
 
 
-def write_look_up(index: Iterable[pa.Table], numbered: bool, path: Path) -> None:
+def write_look_up(index: Callable[[], Iterable[pa.Table]], numbered: bool, path: Path) -> None:
     """`index.sqlite`: samples and members by key, in the order of the tars, so that equal content is equal bytes."""
     with closing(sqlite3.connect(path, isolation_level=None)) as base:
         base.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -65536;")
         base.executescript(_TABLES)
         base.execute("BEGIN")
-        for table in index:
-            rows = table.select([name for name in table.column_names if name in _READS]).to_pylist()
+        for table in index():
+            rows = table.select([*_READS, *(OF_VIDEOS.names if may_have_videos(table) else ())]).to_pylist()
             base.executemany("INSERT INTO samples VALUES (?, ?, ?, ?, ?)", _samples(rows))
             base.executemany("INSERT INTO sample_parts VALUES (?, ?, ?, ?, ?)", _parts(rows, numbered))
         base.execute("COMMIT")
         base.executescript(_INDEXES)
+
+
+def may_have_videos(index: pa.Table) -> bool:
+    """Whether a dataset's index has the columns of videos; a column of one of these names may be a carried one."""
+    return set(OF_VIDEOS.names) <= set(index.column_names)
 
 
 def _samples(rows: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:

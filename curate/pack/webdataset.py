@@ -22,7 +22,7 @@ from curate.core.errors import CurateError, did_you_mean
 from curate.core.nouns.pools import EDGES, EXTRACTED, POOL_SCHEMA
 from curate.core.reader import Reader
 from curate.kernels.meta import META, field_at, fields_of
-from curate.pack import energon
+from curate.pack import card, energon
 from curate.pack.clips import MOST_FRAMES, Clip, Kept, clip_of
 from curate.pack.groups import By, group_of, groups
 from curate.pack.images import EXTENSIONS, Format, extension_of, facts_of, resize, size_of
@@ -33,16 +33,6 @@ INDEX_COLUMNS = frozenset(
 """Columns that every index has; a carried column needs a different name."""
 GROUP = "group"
 WIDS_KIND = "wids-shard-index-v1"
-README = """---
-configs:
-- config_name: default
-  data_files: "*.tar"
----
-
-# {name}
-
-A WebDataset of {samples:,} samples in {tars:,} tars, packed by curate. `index.parquet` says where each sample is.
-"""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
@@ -226,15 +216,15 @@ class PackWebDataset(Pack):
         return {f"{tar}.idx": energon.index_of_tar(rows)}
 
     def finish(
-        self, tars: list[tuple[str, int]], fingerprint: str, index: Iterable[pa.Table]
+        self, tars: list[tuple[str, int]], fingerprint: str, index: Callable[[], Iterable[pa.Table]]
     ) -> dict[str, bytes | Callable[[Path], None]]:
         """`sizes.json` (tar -> samples), `index.json` for wids, with URLs relative to it, Energon's index, and a README
         that tells Hugging Face `datasets` which files have the samples."""
         shards = [{"url": tar, "nsamples": samples} for tar, samples in tars]
         wids = {"__kind__": WIDS_KIND, "wids_version": 1, "name": self.name, "shardlist": shards}
         made: dict[str, bytes | Callable[[Path], None]] = energon.files(tars, fingerprint, index, self.frames > 1)
-        readme = README.format(name=self.name, samples=sum(samples for _, samples in tars), tars=len(tars))
-        return made | {"sizes.json": _json(dict(tars)), "index.json": _json(wids), "README.md": readme.encode()}
+        readme = card.readme(self.name, tars, index(), self.frames > 1)
+        return made | {"sizes.json": _json(dict(tars)), "index.json": _json(wids), "README.md": readme}
 
 
 def _kinds(row: Mapping[str, Any], column: str, parameter: str) -> dict[str, str | None]:

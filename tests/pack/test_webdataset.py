@@ -67,7 +67,7 @@ def pack(
         for name, content in stage.beside(tars[-1][0], tables[-1]).items():
             (folder / name).write_bytes(content)
         packed += made
-    for name, content in stage.finish(tars, "ab" * 16, tables).items():
+    for name, content in stage.finish(tars, "ab" * 16, lambda: tables).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content) if isinstance(content, bytes) else content(folder / name)
     return packed
@@ -400,8 +400,8 @@ def test_energons_index_depends_on_the_fingerprint_and_the_content_only(tmp_path
 
 def test_a_dataset_that_is_too_large_for_it_has_no_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energon, "MOST_LOOKED_UP", 4)
-    assert ".nv-meta/index.sqlite" in energon.files([("a.tar", 4)], "", [], True)
-    found = energon.files([("a.tar", 4), ("b.tar", 0), ("c.tar", 1)], "", [], True)
+    assert ".nv-meta/index.sqlite" in energon.files([("a.tar", 4)], "", list, True)
+    found = energon.files([("a.tar", 4), ("b.tar", 0), ("c.tar", 1)], "", list, True)
     assert ".nv-meta/index.sqlite" not in found
     split = found[".nv-meta/split.yaml"]
     assert isinstance(split, bytes) and yaml.safe_load(split)["split_parts"]["train"] == ["a.tar", "c.tar"]

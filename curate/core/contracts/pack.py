@@ -79,8 +79,8 @@ class Pack(Stage):
         return {}
 
     def finish(
-        self, tars: list[tuple[str, int]], fingerprint: str, index: Iterable[pa.Table]
+        self, tars: list[tuple[str, int]], fingerprint: str, index: Callable[[], Iterable[pa.Table]]
     ) -> dict[str, bytes | Callable[[Path], None]]:
-        """(file name, samples) of every tar, and the index in tables of whole tars -> further files by name: their
-        bytes, or what writes them to a path."""
+        """(file name, samples) of every tar, and what reads the index in tables of whole tars -> further files by name:
+        their bytes, or what writes them to a path."""
         return {}

@@ -348,7 +348,7 @@ def pack_finish(task: FinishTask) -> dict[str, Any]:
         for table in _tables(task, paths):
             out.write_table(pa.concat_tables([schema.empty_table(), table], promote_options="permissive").cast(schema))
     counts = [(task.tar(i), rows) for i, rows in enumerate(task.counts)]
-    for name, content in task.stage.finish(counts, task.fingerprint, _tables(task, paths)).items():
+    for name, content in task.stage.finish(counts, task.fingerprint, partial(_tables, task, paths)).items():
         with task.storage.publish(f"{task.base}/{name}") as aside:
             aside.write_bytes(content) if isinstance(content, bytes) else content(aside)
     sizes = task.storage.list(task.base)
