@@ -17,6 +17,7 @@ import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -33,21 +34,22 @@ from tests.conftest import ROOT
 from tests.interop.made import FRAMES, IMAGES, datasets
 
 OLD = Path(sys.prefix) / "webdataset-0.2.86"
+[_old] = distributions(name="webdataset", path=[str(OLD)])
 READERS = {
-    "webdataset 1.0.2": ("webdataset", {}),
-    "webdataset 0.2.86": ("webdataset", {"PYTHONPATH": str(OLD)}),
-    "wids 0.1.11": ("wids", {}),
-    "datasets 5.2.0": ("datasets", {}),
-    "datasets 5.2.0, streaming": ("datasets_streaming", {}),
-    "Energon 7.4.1": ("energon", {}),
-    "streaming 0.13.0, export mds": ("mds", {}),
-    "litData 0.2.76, export litdata": ("litdata", {}),
-    "datasets 5.2.0, export parquet": ("parquet", {}),
-    "datasets 5.2.0, export imagefolder": ("imagefolder", {}),
+    f"webdataset {version('webdataset')}": ("webdataset", {}),
+    f"webdataset {_old.version}": ("webdataset", {"PYTHONPATH": str(OLD)}),
+    f"wids {version('wids')}": ("wids", {}),
+    f"datasets {version('datasets')}": ("datasets", {}),
+    "datasets, streaming=True": ("datasets_streaming", {}),
+    f"Energon {version('megatron-energon')}": ("energon", {}),
+    f"streaming {version('mosaicml-streaming')}, export mds": ("mds", {}),
+    f"litData {version('litdata')}, export litdata": ("litdata", {}),
+    "datasets, export parquet": ("parquet", {}),
+    "datasets, export imagefolder": ("imagefolder", {}),
 }
 """Row of the matrix -> reader, and its environment."""
 NO_MP4 = "imagefolder"
-OPEN_CLIP = "open_clip 3.3.0, an epoch"
+OPEN_CLIP = f"open_clip {version('open-clip-torch')}, an epoch"
 
 
 def process(*words: str | Path, **environment: str) -> None:

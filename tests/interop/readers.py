@@ -125,9 +125,10 @@ def energon(folder: Path, _: Path) -> Iterator[Read]:
 
 
 def _exported(folder: Path, work: Path, to: str) -> Path:
-    from curate.api import export
+    from curate.pack import export
 
-    export(str(folder), to, str(work / to))
+    export.CHUNK_BYTES = 1 << 16  # several files
+    export.export(str(folder), to, str(work / to))
     return work / to
 
 
