@@ -82,7 +82,8 @@ class Output:
             return [stored.portion(line).to_pylist() for line in stored["portions"].to_pylist()]
         if isinstance(stage, (Reduce, Fit)):
             return {part: plain(value) for part, value in StoredArtifact(self.storage, self.bases[name]).items()}
-        files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in ("manifest.json", "shards.parquet")]
+        of_fingerprint = ("manifest.json", "shards.parquet", ".nv-meta/index.uuid")
+        files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in of_fingerprint]
         if isinstance(stage, Report):
             return files
         return {f: self._file(f"{self.bases[name]}/{f}") for f in files}
