@@ -1,6 +1,6 @@
 """What other libraries read of a dataset: `make test-interop`.
 
-Runs in an environment of its own, with these libraries above the locked packages. Nothing is mocked or skipped.
+Runs in a separate environment, with these libraries above the locked packages. Nothing is mocked or skipped.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -52,10 +53,10 @@ NO_MP4 = "imagefolder"
 OPEN_CLIP = f"open_clip {version('open-clip-torch')}, an epoch"
 
 
-def process(*words: str | Path, **environment: str) -> None:
-    command = [sys.executable, "-m", *map(str, words)]
+def process(*words: str | Path, cwd: Path = ROOT, **environment: str) -> None:
+    command = [sys.executable, *map(str, words)]
     env = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"} | environment
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout[-1000:]}{done.stderr[-3000:]}"
 
 
@@ -83,9 +84,9 @@ def read(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
         folders, work, out = list(made.values()), place / row.replace(" ", "-"), place / f"{row}.json"
         words = [work, out, *(folders[:2] if reader == NO_MP4 else folders)]
         if row == OPEN_CLIP:
-            process(reader, work, out, made["images"], **environment)
+            process("-m", reader, work, out, made["images"], **environment)
         else:
-            process("tests.interop.readers", reader, *words, **environment)
+            process("-m", "tests.interop.readers", reader, *words, **environment)
         return row, json.loads(out.read_text())
 
     rows = {"truth": ("tars", {}), **READERS, OPEN_CLIP: ("tests.interop.trainer", {"PYTHONPATH": str(OLD)})}
@@ -97,7 +98,7 @@ def read(made: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 def digest(datasets: list[Any]) -> str:
-    """Of the multiset of (key, digests of the members that are not texts, texts)."""
+    """Digest: all (key, digests of the members that are not texts, texts), in any order."""
     lines = sorted(json.dumps(sample, ensure_ascii=False, sort_keys=True) for one in datasets for sample in one)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
@@ -192,3 +193,16 @@ def test_an_imagefolder_holds_no_mp4(made: dict[str, Path], tmp_path: Path) -> N
     with pytest.raises(InputError, match="has an mp4, which --to imagefolder cannot hold; give parquet"):
         export(str(made["clips"]), "imagefolder", str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
+
+
+PAGE = (ROOT / "docs" / "how-to" / "other-readers.md").read_text()
+
+
+@pytest.mark.parametrize("number", range(len(re.findall("```python", PAGE))))
+def test_the_lines_of_the_page_read_every_sample(number: int, made: dict[str, Path], tmp_path: Path) -> None:
+    code = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[number]
+    script = tmp_path / "page.py"
+    script.write_text(f"folder = {str(made['images'])!r}\n{code}\nassert sum(1 for _ in samples) == {IMAGES}\n")
+    before = tree(made["images"])
+    process(script, cwd=tmp_path, HF_HOME=str(tmp_path))
+    assert tree(made["images"]) == before

@@ -1,6 +1,6 @@
-"""Reads a dataset with a library of somebody else: `python -m tests.interop.readers READER WORK OUT FOLDER …`.
+"""Reads a dataset with another library: `python -m tests.interop.readers READER WORK OUT FOLDER …`.
 
-Each reader is a process of its own, since some of them change others. It yields (name, members that are not texts,
+Each reader is a separate process, since some of them change others. It yields (name, members that are not texts,
 text, texts by kind) of each sample, in the order in which the library gives them.
 """
 
