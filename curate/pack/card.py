@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import yaml
 
+from curate.codec.formats import RASTER_EXTENSIONS
 from curate.pack.energon import may_have_videos
 
 
 def readme(name: str, tars: Sequence[tuple[str, int]], index: Iterable[pa.Table], numbered: bool) -> bytes:
     """From (file name, samples) of every tar and the dataset's index. `numbered`: the frames of a video are `.00.jpg`
     …, and not `.jpg`."""
-    types = dict.fromkeys(_media(index, numbered), "image")
-    types |= {"mp4": "video"} if "mp4" in types else {}
+    types = {name: _type(name.rpartition(".")[2]) for name in _media(index, numbered)}
     types |= {"txt": "string", "json": "json", "__key__": "string", "__url__": "string"}
     header = {
         "configs": [{"config_name": "default", "data_files": "*.tar"}],
@@ -28,6 +28,12 @@ def readme(name: str, tars: Sequence[tuple[str, int]], index: Iterable[pa.Table]
     samples = sum(count for _, count in tars)
     text = f"A WebDataset of {samples:,} samples in {len(tars):,} tars. `index.parquet` says where each sample is."
     return f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n\n# {name}\n\n{text}\n".encode()
+
+
+def _type(extension: str) -> str:
+    if extension == "mp4":
+        return "video"
+    return "image" if extension in RASTER_EXTENSIONS else "binary"
 
 
 def _media(index: Iterable[pa.Table], numbered: bool) -> list[str]:

@@ -104,7 +104,7 @@ def datasets_streaming(folder: Path, work: Path) -> Iterator[Read]:
 
 
 def energon(folder: Path, _: Path) -> Iterator[Read]:
-    from megatron.energon import Cooker, TaskEncoder, WorkerConfig, get_loader, get_train_dataset, stateless
+    from megatron.energon import Cooker, TaskEncoder, WorkerConfig, get_loader, get_val_dataset, stateless
 
     @stateless
     def as_it_is(sample: Any) -> Any:
@@ -114,14 +114,13 @@ def energon(folder: Path, _: Path) -> Iterator[Read]:
         decoder = None
         cookers = [Cooker(as_it_is)]
 
-    one_epoch = {"shuffle_buffer_size": None, "shuffle_over_epochs_multiplier": None, "repeat": False}
-    alone = WorkerConfig(rank=0, world_size=1, num_workers=0)
-    dataset = get_train_dataset(
-        str(folder), worker_config=alone, batch_size=None, task_encoder=Raw(), max_samples_per_sequence=None,
-        parallel_shard_iters=1, **one_epoch,
-    )  # fmt: skip
-    for sample in get_loader(dataset):
-        yield _read(sample["__key__"], {ext: data for ext, data in sample.items() if not ext.startswith("__")})
+    for rank in range(2):  # the second begins within a tar
+        half = WorkerConfig(rank=rank, world_size=2, num_workers=0)
+        dataset = get_val_dataset(
+            str(folder), split_part="train", worker_config=half, batch_size=None, task_encoder=Raw()
+        )
+        for sample in get_loader(dataset):
+            yield _read(sample["__key__"], {ext: data for ext, data in sample.items() if not ext.startswith("__")})
 
 
 def _exported(folder: Path, work: Path, to: str) -> Path:

@@ -398,6 +398,19 @@ def test_energons_index_depends_on_the_fingerprint_and_the_content_only(tmp_path
     assert found[".nv-meta/index.uuid"] == str(uuid.uuid5(uuid.NAMESPACE_OID, "ab" * 16)).encode()
 
 
+def test_the_readme_lists_the_fields_of_all_samples(tmp_path: Path, images: list[bytes]) -> None:
+    """As Hugging Face `datasets` reads it: images are shown, bytes of no known format are bytes."""
+    rows = [(sample(0, images[0]), images[0]), (sample(1, images[1], ext="xyz", format=None), b"no format")]
+    pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
+    _, header, text = (tmp_path / "README.md").read_text().split("---\n")
+    about = yaml.safe_load(header)
+    fields = {field["name"]: field["dtype"] for field in about["dataset_info"]["features"]}
+    strings = dict.fromkeys(("__key__", "__url__"), "string")
+    assert fields == {"png": "image", "xyz": "binary", "txt": "string", "json": "json"} | strings
+    assert about["configs"] == [{"config_name": "default", "data_files": "*.tar"}]
+    assert "2 samples in 2 tars" in text
+
+
 def test_a_dataset_that_is_too_large_for_it_has_no_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(energon, "MOST_LOOKED_UP", 4)
     assert ".nv-meta/index.sqlite" in energon.files([("a.tar", 4)], "", list, True)
