@@ -38,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 class PackWebDataset(Pack):
-    """Write the selected samples as WebDataset tars, globally shuffled, with `sizes.json` and a wids index.
+    """Write the selected samples as WebDataset tars, globally shuffled, with indexes for several readers.
 
     The members of a sample are `{key}-{item}-{copy}` with the image's extension, `.txt` (if there is a text) and
     `.json`. In place of the image, a video has frames (`.00.jpg` …, or `.jpg` with `frames: 1`), an `.mp4`, or both; it
