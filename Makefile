@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_unigrams vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
-.PHONY: help setup quickstart video url_list recaption tiny serve $(RECIPES) test test-fast test-long lint prose format bench docs lock clean
+.PHONY: help setup quickstart video url_list recaption tiny serve $(RECIPES) test test-fast test-long test-interop lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -107,6 +107,21 @@ test-fast: $(STAMP)  ## the tests without Ray, servers and training; under two m
 test-long: $(STAMP)  ## the long tests: kills at every point, damaged inputs, browsers, load
 	@$(BIN)/python -m pytest -n $(JOBS) -m long $(PYTEST)
 
+INTEROP := .venv-interop
+LOCKS := $(addprefix tests/interop/,requirements.lock webdataset.lock)
+$(INTEROP)/.ready: $(STAMP) $(LOCKS)
+	@echo "test-interop: other libraries into $(INTEROP) (about 110 MB), above those of .venv"
+	@$(UV) venv --quiet --clear --python $(BIN)/python $(INTEROP)
+	@$(UV) pip install --quiet --python $(INTEROP)/bin/python --no-deps --require-hashes -r $(word 1,$(LOCKS))
+	@$(UV) pip install --quiet --python $(INTEROP)/bin/python --no-deps --require-hashes -r $(word 2,$(LOCKS)) \
+	  --target $(INTEROP)/webdataset-0.2.86
+	@printf '%s\n' $(CURDIR)/.venv/lib/python$(PYTHON_VERSION)/site-packages $(CURDIR) \
+	  > $(INTEROP)/lib/python$(PYTHON_VERSION)/site-packages/locked.pth
+	@touch $@
+
+test-interop: $(INTEROP)/.ready  ## do webdataset, wids, open_clip, Energon, datasets, litData and streaming read a dataset?
+	@$(INTEROP)/bin/python -m pytest -q -s -n0 -p no:cacheprovider $(PYTEST) tests/interop/interop.py
+
 lint: $(STAMP)  ## ruff, mypy, import-linter, prose
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -133,10 +148,11 @@ COMPILE = $(UV) pip compile --quiet --universal --generate-hashes --no-emit-inde
   --python-version $(PYTHON_VERSION) $(UPGRADE)
 RUNNER := curate/acquire/runner
 
-lock:  ## requirements.lock from pyproject.toml, and the runner's, for any platform: versions and hashes, no registry's name
+lock:  ## requirements.lock from pyproject.toml, the runner's and those of tests/interop, for any platform: versions and hashes, no registry's name
 	@$(COMPILE) --extra dev --output-file requirements.lock pyproject.toml
 	@$(COMPILE) --output-file $(RUNNER)/requirements.lock $(RUNNER)/requirements.in
+	@for lock in $(LOCKS); do $(COMPILE) --no-deps --output-file $$lock $${lock%.lock}.in; done
 
 clean:  ## remove .venv, the caches and the default workspace
-	rm -rf .venv .cache workspace workspace-service .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-interop .cache workspace workspace-service .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -41,12 +41,13 @@ from curate.engine.record.usage import DatasetInfo, Usage
 from curate.engine.run import Result, new_run_id
 from curate.engine.state import Options
 from curate.engine.workers.allocation import Allocated
+from curate.pack.export import export
 
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "DatasetInfo", "Entry",
     "EventsPage", "FetchStatus", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op",
     "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend",
     "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
-    "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json", "plan_table",
-    "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
+    "export", "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json",
+    "plan_table", "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
 ]  # fmt: skip

@@ -59,6 +59,18 @@ def datasets(workspace: WorkspaceUrl = "") -> None:
 
 
 @data.command()
+def export(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Folder or URL of a dataset.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="New or empty folder.")],
+    to: Annotated[str, typer.Option(metavar="FORMAT", help="mds, litdata, imagefolder or parquet.")],
+) -> None:
+    """Write a dataset in the container of another reader. The folder has all samples, or does not appear."""
+    from curate.api import export
+
+    out.print(f"{export(dataset, to, folder):,} samples in {folder}", highlight=False, soft_wrap=True)
+
+
+@data.command()
 def gc(
     workspace: WorkspaceUrl = "",
     keep: Annotated[

@@ -6,8 +6,9 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -21,12 +22,13 @@ from curate.core.errors import CurateError, did_you_mean
 from curate.core.nouns.pools import EDGES, EXTRACTED, POOL_SCHEMA
 from curate.core.reader import Reader
 from curate.kernels.meta import META, field_at, fields_of
+from curate.pack import card, energon
 from curate.pack.clips import MOST_FRAMES, Clip, Kept, clip_of
 from curate.pack.groups import By, group_of, groups
 from curate.pack.images import EXTENSIONS, Format, extension_of, facts_of, resize, size_of
 
 INDEX_COLUMNS = frozenset(
-    "shard row name key item copy ext offset size text_offset text_size width height".split()  # noqa: SIM905
+    "shard row name key item copy ext offset size text_offset text_size width height json_offset json_size".split()  # noqa: SIM905
 )
 """Columns that every index has; a carried column needs a different name."""
 GROUP = "group"
@@ -36,7 +38,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
 class PackWebDataset(Pack):
-    """Write the selected samples as WebDataset tars, globally shuffled, with `sizes.json` and a wids index.
+    """Write the selected samples as WebDataset tars, globally shuffled, with indexes for several readers.
 
     The members of a sample are `{key}-{item}-{copy}` with the image's extension, `.txt` (if there is a text) and
     `.json`. In place of the image, a video has frames (`.00.jpg` …, or `.jpg` with `frames: 1`), an `.mp4`, or both; it
@@ -172,9 +174,9 @@ class PackWebDataset(Pack):
         if self.group_by:
             carried[GROUP] = self.groups()[self.group_of(given)]
         texts = {} if self.texts is None else _kinds(row, self.texts, "texts")
-        add(f"{stem}.json", describe(row, image, carried, texts))
-        place = ext, offset, size, text_offset, len(text_bytes)
-        return Packed(*place, image["width"], image["height"], carried, of_video)
+        about = describe(row, image, carried, texts)
+        place = ext, offset, size, text_offset, len(text_bytes), image["width"], image["height"]
+        return Packed(*place, add(f"{stem}.json", about), len(about), carried, of_video)
 
     def _clip(self, row: Mapping[str, Any], data: Reader) -> tuple[Mapping[str, Any], Clip]:
         """The row with what is known of the whole video, and what is packed of it."""
@@ -213,11 +215,19 @@ class PackWebDataset(Pack):
         facts = facts_of(width, height, format, row.get("sha256") or data.sha256())
         return data, extension_of(str(row.get("ext") or ""), format), facts
 
-    def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
-        """`sizes.json` (tar -> samples) and `index.json`, for wids, with URLs relative to the index."""
+    def beside(self, tar: str, rows: pa.Table) -> dict[str, bytes]:
+        return {f"{tar}.idx": energon.index_of_tar(rows)}
+
+    def finish(
+        self, tars: list[tuple[str, int]], fingerprint: str, index: Callable[[], Iterable[pa.Table]]
+    ) -> dict[str, bytes | Callable[[Path], None]]:
+        """`sizes.json` (tar -> samples), `index.json` for wids, with URLs relative to it, Energon's index, and a README
+        that tells Hugging Face `datasets` which files have the samples."""
         shards = [{"url": tar, "nsamples": samples} for tar, samples in tars]
-        index = {"__kind__": WIDS_KIND, "wids_version": 1, "name": self.name, "shardlist": shards}
-        return {"sizes.json": _json(dict(tars)), "index.json": _json(index)}
+        wids = {"__kind__": WIDS_KIND, "wids_version": 1, "name": self.name, "shardlist": shards}
+        made: dict[str, bytes | Callable[[Path], None]] = energon.files(tars, fingerprint, index, self.frames > 1)
+        readme = card.readme(self.name, tars, index(), self.frames > 1)
+        return made | {"sizes.json": _json(dict(tars)), "index.json": _json(wids), "README.md": readme}
 
 
 def _kinds(row: Mapping[str, Any], column: str, parameter: str) -> dict[str, str | None]:

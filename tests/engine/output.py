@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -80,7 +82,8 @@ class Output:
             return [stored.portion(line).to_pylist() for line in stored["portions"].to_pylist()]
         if isinstance(stage, (Reduce, Fit)):
             return {part: plain(value) for part, value in StoredArtifact(self.storage, self.bases[name]).items()}
-        files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in ("manifest.json", "shards.parquet")]
+        of_fingerprint = ("manifest.json", "shards.parquet", ".nv-meta/index.uuid")
+        files = [f for f in sorted(self.storage.list(self.bases[name])) if f not in of_fingerprint]
         if isinstance(stage, Report):
             return files
         return {f: self._file(f"{self.bases[name]}/{f}") for f in files}
@@ -118,6 +121,9 @@ class Output:
     def _file(self, path: str) -> Any:
         if path.endswith(".parquet"):
             return self.storage.read_table(path).to_pylist()
+        if path.endswith(".sqlite"):  # its header has the version of SQLite
+            with closing(sqlite3.connect(self.storage.path(path))) as base:
+                return list(base.iterdump())
         return hashlib.sha256(self.storage.read(path)).hexdigest()
 
 

@@ -355,6 +355,8 @@ def test_pack_holds_every_copy(op: str, built: Output) -> None:
             assert (picture.offset_data, picture.size) == (row["offset"], row["size"])
             text = members.get(f"{row['name']}.txt")
             assert (row["text_offset"], row["text_size"]) == ((text.offset_data, text.size) if text else (-1, 0))
+            about = members[f"{row['name']}.json"]
+            assert (row["json_offset"], row["json_size"]) == (about.offset_data, about.size)
     assert not [file for file in files if file.startswith(("order/", "parts/"))]
 
 

@@ -4,11 +4,19 @@ import hashlib
 import io
 import json
 import re
+import sqlite3
 import tarfile
+import uuid
+from contextlib import closing
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -21,6 +29,7 @@ from curate.core.contracts import Packed
 from curate.core.errors import CurateError, Undecodable
 from curate.core.hashing import make_key
 from curate.core.reader import Reader, as_reader
+from curate.pack import energon
 from curate.pack.images import fitted_size, resize
 from curate.pack.webdataset import PackWebDataset
 from tests.codec.make_images import encoded, gradient, noise
@@ -43,14 +52,24 @@ def pack(
 ) -> list[Packed]:
     """Write rows into tars, then the files about all tars, as the engine does."""
     per_shard = -(-len(rows) // shards)
-    packed, tars = [], []
+    packed, tars, tables = [], [], []
     for i in range(shards):
         part = rows[i * per_shard : (i + 1) * per_shard]
         tars.append((f"{stage.name}-{i:06d}.tar", len(part)))
         with open(folder / tars[-1][0], "wb") as file, TarWriter(file) as tar:
-            packed += [stage.write(row, Reader(data), tar.add) for row, data in part]
-    for name, content in stage.finish(tars).items():
-        (folder / name).write_bytes(content)
+            made = [stage.write(row, Reader(data), tar.add) for row, data in part]
+        names = [f"{row['key']}-{row['item']}-{row['copy']}" for row, _ in part]
+        lines = [
+            {"shard": i, "row": n, "name": name} | vars(one)
+            for n, (name, one) in enumerate(zip(names, made, strict=True))
+        ]
+        tables.append(pa.Table.from_pylist(lines).drop_columns("carried"))
+        for name, content in stage.beside(tars[-1][0], tables[-1]).items():
+            (folder / name).write_bytes(content)
+        packed += made
+    for name, content in stage.finish(tars, "ab" * 16, lambda: tables).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content) if isinstance(content, bytes) else content(folder / name)
     return packed
 
 
@@ -110,15 +129,6 @@ def test_sizes_and_index_name_every_tar(tmp_path: Path, images: list[bytes]) -> 
     index = json.loads((tmp_path / "index.json").read_text())
     assert index["wids_version"] == 1
     assert index["shardlist"] == [{"url": "d-000000.tar", "nsamples": 3}, {"url": "d-000001.tar", "nsamples": 2}]
-
-
-def test_wids_reads_the_index(tmp_path: Path, images: list[bytes]) -> None:
-    wids = pytest.importorskip("wids", reason="wids is part of webdataset < 1.0 only")
-    rows = [(sample(i, data), data) for i, data in enumerate(images)]
-    pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
-    dataset = wids.ShardListDataset(str(tmp_path / "index.json"), transformations=[], cache_dir=str(tmp_path / "cache"))
-    assert len(dataset) == len(rows)
-    assert [dataset[i][".png"].read() for i in range(len(rows))] == images
 
 
 # --- text ---
@@ -315,9 +325,8 @@ def test_texts_are_beside_the_usual_text_and_in_the_index_only_if_carried(images
     assert json.loads(found["json"])["texts"] == {"original": "IMG_1", "short": "a cat"}
     packed = stage.write(sample(0, images[0], mixed=TEXTS), Reader(images[0]), ignored)
     assert packed.carried == {"mixed": TEXTS}
-    assert PackWebDataset(name="d", texts="mixed").write(
-        sample(0, images[0], mixed=TEXTS), Reader(images[0]), ignored
-    ) == (Packed(packed.ext, 0, packed.size, 0, packed.text_size, packed.width, packed.height, {}))
+    plain = PackWebDataset(name="d", texts="mixed").write(sample(0, images[0], mixed=TEXTS), Reader(images[0]), ignored)
+    assert plain == replace(packed, carried={}, json_size=plain.json_size) and plain.json_size < packed.json_size
 
 
 def test_a_stage_without_texts_has_the_parameters_that_it_had() -> None:
@@ -350,3 +359,62 @@ def test_wrong_kinds_are_one_line(parameters: dict[str, str], texts: Any, messag
 def test_a_carried_column_cannot_hide_the_texts() -> None:
     with pytest.raises(ValidationError, match="carry: the JSON already has a field 'texts'"):
         PackWebDataset(name="d", texts="texts", carry={"texts": "meta.texts"})
+
+
+# --- Energon ---
+
+
+def test_energon_finds_every_member_where_it_is(tmp_path: Path, images: list[bytes]) -> None:
+    rows = [(sample(i, data, **({"caption": None} if i == 2 else {})), data) for i, data in enumerate(images)]
+    pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
+    with closing(sqlite3.connect(tmp_path / ".nv-meta" / "index.sqlite")) as base:
+        parts = base.execute(
+            "SELECT s.tar_file_id, s.sample_key || '.' || p.part_name, content_byte_offset, content_byte_size "
+            "FROM samples s JOIN sample_parts p USING (tar_file_id, sample_index) ORDER BY s.rowid, p.rowid"
+        ).fetchall()
+        spans = base.execute("SELECT tar_file_id, byte_offset, byte_offset + byte_size FROM samples").fetchall()
+    there, starts = [], []
+    for number in range(2):
+        with tarfile.open(tmp_path / f"d-{number:06d}.tar") as tar:
+            infos = tar.getmembers()
+        there += [(number, info.name, info.offset_data, info.size) for info in infos]
+        starts.append([info.offset for info in infos if info.name.endswith(".png")])
+        places = np.frombuffer((tmp_path / f"d-{number:06d}.tar.idx").read_bytes(), "<u8").tolist()
+        assert places[:-1] == starts[-1] and spans[: len(starts[-1])] == [(number, *pair) for pair in pairwise(places)]
+        spans = spans[len(starts[-1]) :]
+    assert parts == there and [len(found) for found in starts] == [3, 2]
+
+
+def test_energons_index_depends_on_the_fingerprint_and_the_content_only(tmp_path: Path, images: list[bytes]) -> None:
+    def build(name: str) -> dict[str, bytes]:
+        (tmp_path / name).mkdir()
+        pack(tmp_path / name, PackWebDataset(name="d"), [(sample(i, data), data) for i, data in enumerate(images)])
+        return {
+            str(p.relative_to(tmp_path / name)): p.read_bytes() for p in (tmp_path / name).rglob("*") if p.is_file()
+        }
+
+    found = build("first")
+    assert found == build("second")
+    assert found[".nv-meta/index.uuid"] == str(uuid.uuid5(uuid.NAMESPACE_OID, "ab" * 16)).encode()
+
+
+def test_the_readme_lists_the_fields_of_all_samples(tmp_path: Path, images: list[bytes]) -> None:
+    """As Hugging Face `datasets` reads it: images are shown, bytes of no known format are bytes."""
+    rows = [(sample(0, images[0]), images[0]), (sample(1, images[1], ext="xyz", format=None), b"no format")]
+    pack(tmp_path, PackWebDataset(name="d"), rows, shards=2)
+    _, header, text = (tmp_path / "README.md").read_text().split("---\n")
+    about = yaml.safe_load(header)
+    fields = {field["name"]: field["dtype"] for field in about["dataset_info"]["features"]}
+    strings = dict.fromkeys(("__key__", "__url__"), "string")
+    assert fields == {"png": "image", "xyz": "binary", "txt": "string", "json": "json"} | strings
+    assert about["configs"] == [{"config_name": "default", "data_files": "*.tar"}]
+    assert "2 samples in 2 tars" in text
+
+
+def test_a_dataset_that_is_too_large_for_it_has_no_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energon, "MOST_LOOKED_UP", 4)
+    assert ".nv-meta/index.sqlite" in energon.files([("a.tar", 4)], "", list, True)
+    found = energon.files([("a.tar", 4), ("b.tar", 0), ("c.tar", 1)], "", list, True)
+    assert ".nv-meta/index.sqlite" not in found
+    split = found[".nv-meta/split.yaml"]
+    assert isinstance(split, bytes) and yaml.safe_load(split)["split_parts"]["train"] == ["a.tar", "c.tar"]

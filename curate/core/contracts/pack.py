@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,8 @@ class Packed:
     text_size: int = 0
     width: int | None = None
     height: int | None = None
+    json_offset: int = -1
+    json_size: int = 0
     carried: dict[str, Any] = field(default_factory=dict)
     """Further columns of the index, with the same names for every sample."""
     of_video: Mapping[str, Any] | None = None
@@ -71,6 +74,13 @@ class Pack(Stage):
         """
         raise NotImplementedError
 
-    def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
-        """(file name, samples) of every tar -> further files by name (sizes.json, wids index)."""
+    def beside(self, tar: str, rows: pa.Table) -> dict[str, bytes]:
+        """File name of a tar and its rows of the index -> further files about it, by name."""
+        return {}
+
+    def finish(
+        self, tars: list[tuple[str, int]], fingerprint: str, index: Callable[[], Iterable[pa.Table]]
+    ) -> dict[str, bytes | Callable[[Path], None]]:
+        """(file name, samples) of every tar, and what reads the index in tables of whole tars -> further files by name:
+        their bytes, or what writes them to a path."""
         return {}

@@ -183,10 +183,10 @@ class PlainPack(Pack):
             len(row["caption"]),
             row["width"],
             row["height"],
-            {"unit_of": row["unit_of"]},
+            carried={"unit_of": row["unit_of"]},
         )
 
-    def finish(self, tars: list[tuple[str, int]]) -> dict[str, bytes]:
+    def finish(self, tars: list[tuple[str, int]], fingerprint: str, index: Any) -> dict[str, Any]:
         return {"sizes.txt": "\n".join(f"{name} {count}" for name, count in tars).encode()}
 
 

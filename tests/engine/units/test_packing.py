@@ -185,4 +185,4 @@ def test_near_equal_shards(workspace: Path) -> None:
     result = run(toys.pipeline(even__each=5, dataset__shard_rows=4), str(workspace))
     sizes = open_storage(result.outputs["dataset"]).read("sizes.txt").decode().split()[1::2]
     assert sizes == ["3", "4", "4", "4"]
-    assert len(workspaces.files(workspace, "datasets")) == 4 + 3
+    assert len(workspaces.files(workspace, "datasets")) == 4 + 2  # and the sizes and the index

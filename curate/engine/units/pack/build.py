@@ -2,7 +2,7 @@
 
     work/ranks/<stretch>            copies of a stretch of pool shards, with the columns that `write` needs, by range
     work/order/<range>              a range of ranks, sorted, by output shard
-    parts/<shard>.parquet           lines of the index for one output shard
+    work/parts/<shard>.parquet      lines of the index for one output shard
     work/index/<stretch>.parquet    lines of the index for a stretch of output shards
 
 Each pool shard's tables are read once. Members are read by byte range, for each output shard: only these reads grow
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 
 RANGE_ROWS = 1 << 18
 """Approximate most copies in a range of ranks: each has captions and URLs, about a kilobyte."""
+LAYOUT = 2
+"""Version of a dataset's files. Since 2 there are Energon's index, a README and places of JSON members in the index;
+`shards.parquet`, a list of the tars, is gone."""
 INDEX_ROWS = 1 << 17
 """Least rows of a row group of the index."""
 
@@ -116,7 +119,7 @@ class PackStep(GlobalStep):
             edges = _edges(sizes.reshape(max(1, len(stage.groups())), -1).sum(axis=1), stage.shard_rows)
             count = len(edges) - 1
             order = _order(ctx, node, ranked, sizes, edges, common, there)
-            missing = [i for i in range(count) if f"parts/{i:06d}.parquet" not in there]
+            missing = [i for i in range(count) if f"work/parts/{i:06d}.parquet" not in there]
             shards = (ShardTask(*common, i, _pieces_of(order, i)) for i in missing)
             for _, result in ctx.tasks.each(pack_shard, shards, stage, node.name):
                 step.advance(result)
@@ -126,13 +129,14 @@ class PackStep(GlobalStep):
                 pack_index, (IndexTask(*common, *stretch) for stretch in stretches), stage, node.name
             )
             counts = tuple(number for part in parts for number in part)
-            [done] = ctx.tasks.must(pack_finish, [FinishTask(*common, tuple(stretches), counts)], stage, node.name)
+            [done] = ctx.tasks.must(
+                pack_finish, [FinishTask(*common, tuple(stretches), counts, built.fingerprint)], stage, node.name
+            )
         rejected = Counter(done["rejected"])
         ctx.outputs.finish(
             node, built, "dataset", Entry(rows, rejected, rows - rejected.total(), copies=done["rows"]),
-            [{"file": name, "bytes": size} for name, size in done["tars"].items()],
             rows=done["rows"], bytes=sum(done["tars"].values()),
-            built_rows=int(np.diff(edges)[missing].sum()), extra={"tars": count},
+            built_rows=int(np.diff(edges)[missing].sum()), extra={"tars": count, "layout": LAYOUT},
         )  # fmt: skip
 
 

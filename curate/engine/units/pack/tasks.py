@@ -50,6 +50,10 @@ class PackTask:
     def work(self, path: str) -> str:
         return f"{self.base}/work/{path}"
 
+    def part(self, index: int) -> str:
+        """Lines of the index for one tar. Its first versions were in `parts`, without all columns."""
+        return self.work(f"parts/{index:06d}.parquet")
+
     def tar(self, index: int) -> str:
         return f"{self.stage.name}-{index:06d}.tar"
 
@@ -215,7 +219,9 @@ def _write_shard(task: ShardTask, stage: Pack) -> tuple[int, int]:
             of_video.append(packed.of_video)
             part.append(line | packed.carried)
     index = _index_table(part, of_video).replace_schema_metadata({"rejected": dump(rejected)})
-    task.storage.publish_table(f"{task.base}/parts/{task.index:06d}.parquet", index)
+    for beside, content in stage.beside(task.tar(task.index), index).items():
+        task.storage.publish_bytes(f"{task.base}/{beside}", content)
+    task.storage.publish_table(task.part(task.index), index)
     return len(part), tar.offset
 
 
@@ -286,6 +292,7 @@ def _index_table(part: Sequence[dict[str, Any]], of_video: Sequence[Mapping[str,
         ("shard", pa.int32()), ("row", pa.int32()), ("name", pa.string()), ("key", pa.string()), ("item", pa.string()),
         ("copy", pa.int32()), ("ext", pa.string()), ("offset", pa.int64()), ("size", pa.int64()),
         ("text_offset", pa.int64()), ("text_size", pa.int64()), ("width", pa.int32()), ("height", pa.int32()),
+        ("json_offset", pa.int64()), ("json_size", pa.int64()),
     ]  # fmt: skip
     columns = {name: pa.array([line[name] for line in part], kind) for name, kind in fixed}
     carried = [name for name in (part[0] if part else ()) if name not in columns]
@@ -307,7 +314,7 @@ class IndexTask(PackTask):
 def pack_index(task: IndexTask) -> list[int]:
     """Merge the index's lines of a stretch of output shards; returns the rows of each."""
     with beat.working(task.name):
-        paths = [f"{task.base}/parts/{i:06d}.parquet" for i in range(task.first, task.stop)]
+        paths = [task.part(i) for i in range(task.first, task.stop)]
         parts = list(fetched(task.storage.read_table, paths))
         whole = pa.concat_tables([part.replace_schema_metadata(None) for part in parts], promote_options="permissive")
         rejected = sum((_rejected(part.schema) for part in parts), Counter[str]())
@@ -325,6 +332,7 @@ class FinishTask(PackTask):
     stretches: tuple[tuple[int, int], ...]
     counts: tuple[int, ...]
     """Rows of each output shard."""
+    fingerprint: str
 
 
 def pack_finish(task: FinishTask) -> dict[str, Any]:
@@ -337,13 +345,12 @@ def pack_finish(task: FinishTask) -> dict[str, Any]:
         task.storage.publish(f"{task.base}/index.parquet") as aside,
         pq.ParquetWriter(aside, schema, compression="zstd") as out,
     ):
-        for path in paths:
-            with beat.working(task.name):
-                tables = [schema.empty_table(), task.storage.read_table(path)]
-                out.write_table(pa.concat_tables(tables, promote_options="permissive").cast(schema))
+        for table in _tables(task, paths):
+            out.write_table(pa.concat_tables([schema.empty_table(), table], promote_options="permissive").cast(schema))
     counts = [(task.tar(i), rows) for i, rows in enumerate(task.counts)]
-    for name, content in task.stage.finish(counts).items():
-        task.storage.publish_bytes(f"{task.base}/{name}", content)
+    for name, content in task.stage.finish(counts, task.fingerprint, partial(_tables, task, paths)).items():
+        with task.storage.publish(f"{task.base}/{name}") as aside:
+            aside.write_bytes(content) if isinstance(content, bytes) else content(aside)
     sizes = task.storage.list(task.base)
     missing = [tar for tar, _ in counts if tar not in sizes]
     if missing:
@@ -351,6 +358,13 @@ def pack_finish(task: FinishTask) -> dict[str, Any]:
             f"{task.storage.url_of(task.base)}: {missing[0]} is missing; remove the folder and run again"
         )
     return {"tars": {tar: sizes[tar] for tar, _ in counts}, "rows": sum(task.counts), "rejected": dict(rejected)}
+
+
+def _tables(task: FinishTask, paths: Sequence[str]) -> Iterator[pa.Table]:
+    for path in paths:
+        with beat.working(task.name):
+            table = task.storage.read_table(path)
+        yield table
 
 
 def _schema(storage: Storage, path: str) -> pa.Schema:
