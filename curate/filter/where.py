@@ -34,8 +34,9 @@ class Where(Filter):
     keep: str = Field(  # type: ignore[assignment]
         max_length=10_000,
         description="SQL expression over columns: least(width, height) >= 256 and aspect < 3. meta.FIELD is a field of "
-        f"the source, as text: meta.license in ('cc0', 'cc-by'). It may use operators, case, in, between, like, is null and the functions {', '.join(FUNCTIONS)}. Integers are computed in 64 "
-        "bits; a value that cannot be cast is null; NaN is greater than every number.",
+        "the source, as text: meta.license in ('cc0', 'cc-by'). It may use operators, case, in, between, like, is null "
+        f"and the functions {', '.join(FUNCTIONS)}. Integers are computed in 64 bits; a value that cannot be cast is "
+        "null; NaN is greater than every number.",
     )
     reason: str = Field(
         pattern="^[a-z][a-z0-9_]*$", description="Reject reason of rows for which it is false: too_small."

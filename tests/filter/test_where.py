@@ -82,7 +82,7 @@ def test_rows_by_fields_of_the_source() -> None:
     assert reasons(where("meta.license = '4'"), rows) == ["bad", "bad", None, "bad_null", "bad_null"]
     assert reasons(where("meta.by.name = 'ann'"), rows) == [None, *["bad_null"] * 4]
     free.check_columns(rows.schema)
-    with pytest.raises(CurateError, match="the column 'meta.license' is missing"):
+    with pytest.raises(CurateError, match=r"the column 'meta\.license' is missing"):
         free.check_columns(pa.schema([pa.field("width", pa.int32())]))
 
 
