@@ -44,6 +44,7 @@ from curate.engine.run import asked, make_backend, new_run_id
 from curate.engine.state import Options
 from curate.engine.steps import step_of
 from curate.engine.workers.scheduler import Scheduler
+from curate.release.read import open_release
 
 
 class Workspace:
@@ -264,6 +265,10 @@ class Workspace:
     def release(self, dataset: str, to: str, **options: Any) -> dict[str, Any]:
         """Write what may be published of a dataset to a new folder or URL; see `curate.api.releases.release`."""
         return releases.release(self._storage, dataset, to, **options)
+
+    def release_at(self, url: str) -> dict[str, Any]:
+        """What the release.json of a release says. Raises InputError for another folder."""
+        return open_release(url).about
 
     def fetch(self, source: str, contact: str, **options: Any) -> releases.Fetched:
         """Make the pool of a release again; see `curate.api.releases.fetch`."""
