@@ -35,7 +35,7 @@ from curate.release.read import Release
 from curate.release.write import About
 
 READERS = 4
-OPTED_OUT = ("opt_out_", "robots_txt")
+OPTED_OUT = ("opt_out", "robots_txt")
 """Beginning of the reasons of rows whose host opted out."""
 OF_SOURCE = {"license": ("license", "licence", "rights", "license_url"), "source": ("source",),
              "opt_out": ("opt_out", "opted_out")}  # fmt: skip
