@@ -136,10 +136,14 @@ class Rows:
     def _lines(self) -> tuple[Keys, pa.Array, pa.Array, bool]:
         """(keys of the index, item and copies of each line, whether there are several items)."""
         index = read_index(self.storage, self.dataset.base, ["key", "item"])
+        if pc.all(pc.equal(index.column("item"), "0")).as_py():
+            keys = Keys(key_words(index.column("key").to_pylist()))
+            copies, keys.order, keys.edges = np.diff(keys.edges), np.arange(len(keys)), np.arange(len(keys) + 1)
+            return keys, pa.array(["0"]).take(pa.array(np.zeros(len(keys), np.int64))), pa.array(copies), False
         counts = index.group_by(["key", "item"], use_threads=False).aggregate([([], "count_all")]).combine_chunks()
         keys = Keys(key_words(counts.column("key").to_pylist()))
         item, copies = counts.column("item").combine_chunks(), counts.column("count_all").combine_chunks()
-        return keys, item, copies, not pc.all(pc.equal(item, "0")).as_py()
+        return keys, item, copies, True
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows of the dataset, in the order of the pool. Raises InputError if some are no longer in the pool."""
@@ -163,7 +167,7 @@ class Rows:
 
     def _released(self, table: pa.Table, rows: NDArray[np.int64], at: NDArray[np.int64]) -> pa.Table:
         """Rows of the release. rows: the rows of a shard that the dataset has; at: their places among its keys."""
-        down = self.tombstones.mask(table.take(pa.array(rows)).select([n for n in COLUMNS if n in table.column_names]))
+        down = self.tombstones.mask(table.select(COLUMNS).take(pa.array(rows)))
         keys, items, copies, itemised = self._lines
         edges = keys.edges
         count = np.where(down, 0, edges[at + 1] - edges[at])

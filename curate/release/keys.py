@@ -24,7 +24,7 @@ class Keys:
         """(m, 2) the keys, sorted, each once."""
         self.edges: NDArray[np.int64] = np.append(np.flatnonzero(first), len(order))
         """Key i has the lines order[edges[i] : edges[i + 1]]."""
-        high = self.words[:, 0]
+        high = self._high = np.ascontiguousarray(self.words[:, 0])
         same = np.flatnonzero(np.diff(np.flatnonzero(np.r_[True, high[1:] != high[:-1], True])) > 1)
         self._most = 1 if not len(same) else int(np.unique(high, return_counts=True)[1].max())
 
@@ -33,7 +33,9 @@ class Keys:
 
     def find(self, words: Words) -> NDArray[np.int64]:
         """Place of each key (q, 2) in `words`; -1 for a key that is not there."""
-        place = np.searchsorted(self.words[:, 0], words[:, 0])
+        order = np.argsort(words[:, 0])  # neighbouring searches then share what they read
+        place = np.empty(len(words), np.int64)
+        place[order] = np.searchsorted(self._high, words[order, 0])
         found = np.full(len(words), -1, np.int64)
         for ahead in range(self._most if len(self) else 0):  # 64 bits are hardly ever shared, but may be
             at = np.minimum(place + ahead, len(self) - 1)

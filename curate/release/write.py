@@ -130,7 +130,7 @@ def _public(tables: Iterable[pa.Table], counts: Statistics, allowed: Networks) -
     """Tables of GROUP_ROWS rows, without what must not be published."""
     for table in _groups(tables, GROUP_ROWS):
         for name, field_ in zip(table.column_names, table.schema, strict=True):
-            if name in counts.words or name == "span" or not pa.types.is_string(field_.type):
+            if name in counts.words or name in layout.OWN or not pa.types.is_string(field_.type):
                 continue
             clean = public_urls if name == "url" else public_texts
             column, reasons = clean(table.column(name).combine_chunks(), allowed)
