@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import pyarrow as pa
 import yaml
 
 from curate.acquire.lists.urls import examine
+from curate.api import hub
 from curate.api.released import Rows
 from curate.core import addresses
 from curate.core.errors import InputError, did_you_mean
@@ -19,6 +21,7 @@ from curate.core.ledger import Entry
 from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.nouns.tombstones import FIELDS, Tombstones
 from curate.core.recipe.load import parse
+from curate.core.secrets import Secret
 from curate.core.store.storage import Storage, open_storage, open_workspace
 from curate.engine.record import usage
 from curate.engine.record.usage import DatasetInfo
@@ -29,6 +32,7 @@ from curate.release.write import write
 if TYPE_CHECKING:
     from curate.api.workspace import Workspace
 
+_HUB = re.compile(r"hf://datasets/([A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95})/?")
 LIST, POOL = "urls", "pool"
 """Stages of a fetch."""
 DENIED = "denied_url"
@@ -196,3 +200,27 @@ def _fetched(run_id: str, ledger: dict[str, Entry], counts: Counter[str]) -> Fet
     repeated = listed.lost.get("duplicate_row", 0)
     gone.update({reason: count for reason, count in listed.lost.items() if reason != "duplicate_row"})
     return Fetched(run_id, counts["rows"], pool.after, counts["digests"], repeated, +gone)
+
+
+# --- the Hub ----------------------------------------------------------------------------------------------------------
+
+
+def push(source: str, to: str, token: str | None = None, *, private: bool = False, update: bool = False) -> str:
+    """Publish a release, which is checked first, as a dataset on the Hub; returns the URL of the commit.
+
+    source: a folder. to: hf://datasets/OWNER/NAME, which must be free unless `update`. token: reference to a token that
+    may write, env:NAME or file:PATH; by default huggingface_hub looks for one. Raises InputError for a name that is
+    taken, StorageError if the Hub does not accept the files."""
+    name = _HUB.fullmatch(to)
+    if name is None:
+        raise InputError(f"{to}: expected hf://datasets/OWNER/NAME; `curate release --to` writes to other URLs")
+    known = open_release(source)
+    if not known.storage.local:
+        raise InputError(f"{source}: expected a folder of this machine; copy the release to one first")
+    known.verify()
+    try:
+        secret = None if token is None else Secret(token)
+    except ValueError as error:
+        raise InputError(f"token: {error}") from None
+    names = [*known.sums, layout.SUMS, *([layout.REMOVED] if known.storage.exists(layout.REMOVED) else [])]
+    return hub.push(name[1], {one: known.storage.path(one) for one in names}, secret, private=private, update=update)

@@ -89,6 +89,23 @@ def fetch(
     out.print(f"run {found.run_id}{checked}", highlight=False)
 
 
+@release.command()
+def push(
+    source: Annotated[str, typer.Argument(metavar="RELEASE", help="Folder of the release.")],
+    to: Annotated[str, typer.Argument(help="hf://datasets/OWNER/NAME, which must be free.")],
+    token: Annotated[
+        str | None, typer.Option(help="env:NAME or file:PATH of a token that may write (default: HF_TOKEN).")
+    ] = None,
+    private: Annotated[bool, typer.Option("--private", help="Create it as a private dataset.")] = False,
+    update: Annotated[bool, typer.Option("--update", help="Replace what an existing dataset has.")] = False,
+) -> None:
+    """Publish a release on the Hugging Face Hub."""
+    from curate.api import push_release
+
+    url = push_release(source, to, token, private=private, update=update)
+    out.print(url, highlight=False, soft_wrap=True, markup=False)
+
+
 def show(about: dict[str, Any], to: str) -> None:
     """What a release has, in some lines."""
     out.print(f"{about['rows']:,} rows of {about['name']} in {to}", highlight=False, soft_wrap=True, markup=False)
