@@ -15,6 +15,7 @@ def push(name: str, files: Mapping[str, str], token: Secret | None, *, private: 
     """Create a dataset repository and commit files to it (path there -> path here) at once; returns the commit's URL.
     With `update` an existing one is used, and its other files of rows are removed."""
     try:
+        from httpx2 import HTTPError
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
         from huggingface_hub.errors import HfHubHTTPError
     except ModuleNotFoundError:
@@ -31,7 +32,7 @@ def push(name: str, files: Mapping[str, str], token: Secret | None, *, private: 
         if error.response is not None and error.response.status_code == TAKEN:
             raise InputError(f"hf://datasets/{name}: the name is taken; give another, or --update it") from None
         raise StorageError(f"hf://datasets/{name}: the Hub rejects it ({_line(error)}); check the token") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, HTTPError) as error:
         raise StorageError(f"hf://datasets/{name}: the upload failed ({_line(error)}); run it again") from None
     return str(made.commit_url)
 

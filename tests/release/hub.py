@@ -17,7 +17,7 @@ import base64
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -34,6 +34,7 @@ class Hub(ThreadingHTTPServer):
         self.repos: dict[str, dict[str, bytes]] = {}
         self.uploads: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.before_commit: Callable[[dict[str, bytes]], None] = lambda repo: None
         self.url = f"http://127.0.0.1:{self.server_port}"
 
 
@@ -132,6 +133,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"error": "Entry not found"}, 404, X_Error_Code="EntryNotFound")
 
     def take(self, repo: dict[str, bytes]) -> None:
+        self.server.before_commit(repo)
         for line in map(json.loads, self.body.splitlines()):
             value = line["value"]
             if line["key"] == "file":
