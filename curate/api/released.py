@@ -1,4 +1,4 @@
-"""What a release says of a dataset, from the records of the run that made it: rows, card, recipe."""
+"""The rows and the card of a release, from the records of the run that made it: rows, card, recipe."""
 
 from __future__ import annotations
 
@@ -234,13 +234,13 @@ class Rows:
             for name in order if (one := ledger[name])
         ]  # fmt: skip
         lost: Counter[str] = sum((ledger[name].lost for name in order), Counter())
-        chosen = {name: f"{column}, of the dataset's run." for name, column in self.chosen.items()}
+        chosen = {name: f"Column {column} in the dataset's run." for name, column in self.chosen.items()}
         texts = {name: f"{column}{f'.{kind}' if kind else ''}, by {ops[self.live.places[column][0]]}."
                  for name, (column, kind) in self.captions.items() if name not in layout.COLUMNS}  # fmt: skip
         digests = (
-            "of the bytes as they came"
+            "the bytes are stored as they came"
             if self.as_they_came
-            else "of the pool's bytes; of those at the URL if the source gave it"
+            else "`stored_sha256` is the pool's; `sha256` is given where the source gave it"
         )
         return About(
             name=self.dataset.name, title=title, dataset=self.dataset.fingerprint,
@@ -258,7 +258,7 @@ class Rows:
         return [given] if isinstance(given, str) else list(given)
 
     def _balance(self) -> dict[str, Any]:
-        """Of the clusters from which the sample was drawn."""
+        """How even the groups are from which the sample was drawn, before and after."""
         chosen = next((b for n in self.live.path if (b := self.live.bases[n]).startswith("selections/")), None)
         if chosen is None:
             return {}

@@ -240,7 +240,7 @@ def _shown(kind: pa.DataType) -> pa.DataType:
 
 
 def plain_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as files have it: vectors as lists of float32."""
+    """A column in the form of files: vectors as lists of float32."""
     shown = _halves(column)
     return shown.cast(_single(shown.type))
 

@@ -1,4 +1,4 @@
-"""Commands for releases: what of a dataset may be published, and a pool of what somebody has published."""
+"""Commands for releases: what may be published of a dataset, and the pool of a release."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write(
 def fetch(
     source: Source,
     contact: Annotated[str, typer.Option(help="Your e-mail address or URL, which every host receives.")],
-    namespace: Annotated[str | None, typer.Option(help="Of the pool (default: the release's).")] = None,
+    namespace: Annotated[str | None, typer.Option(help="Namespace of the pool (default: the release's).")] = None,
     removed: Annotated[
         list[str] | None, typer.Option(help="Later removed.parquet, file or URL; may be repeated.")
     ] = None,
@@ -82,7 +82,7 @@ def fetch(
     for reason, count in sorted(found.gone.items(), key=lambda item: (-item[1], item[0])):
         table.add_row(reason, f"{count:,}")
     if found.repeated:
-        table.add_row("of the URL and caption of another row", f"{found.repeated:,}")
+        table.add_row("repeated URL and caption", f"{found.repeated:,}")
     out.print(table)
     without = found.rows - found.digests
     checked = f"; {without:,} rows have no digest of the source's bytes to compare" if without else ""

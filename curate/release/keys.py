@@ -32,7 +32,7 @@ class Keys:
         return len(self.words)
 
     def find(self, words: Words) -> NDArray[np.int64]:
-        """Place of each key (q, 2) in `words`; -1 for a key that is not there."""
+        """Place of each key (q, 2) in `words`; -1 for a key that is missing."""
         order = np.argsort(words[:, 0])  # neighbouring searches then share what they read
         place = np.empty(len(words), np.int64)
         place[order] = np.searchsorted(self._high, words[order, 0])

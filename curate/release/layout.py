@@ -23,12 +23,12 @@ COLUMNS = {
     "width": "Pixels of the stored bytes.",
     "height": "Pixels of the stored bytes.",
     "duration_ms": "Duration of a video in milliseconds.",
-    "parent": "Key of the sample that this one was made out of; the URL is that of its source.",
+    "parent": "Key of the sample that this one was derived from; the URL is its source's.",
     "span": "Which part of the parent, as JSON.",
     "caption": "Text of the source.",
     "text": "Text of the sample in the dataset.",
     "license": "Licence that the source gives.",
-    "source": "Who published it, as the source says.",
+    "source": "The publisher, as the source says.",
     "opt_out": "What the source says about use for training.",
 }
 """Columns with a fixed name, and what they mean."""

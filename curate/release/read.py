@@ -1,4 +1,4 @@
-"""Reads a release that somebody else has made: nothing of it is run, and everything is checked."""
+"""Reads a release, which may come from anywhere: nothing of it is run, and everything is checked."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from curate.release.keys import Keys
 BATCH_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 22
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _DATA = re.compile(rf"{layout.DATA}/[A-Za-z0-9_-]+\.parquet")
 
 
@@ -66,7 +67,7 @@ class Release:
         return hasher.hexdigest()
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """Columns of all rows. Raises InputError for a file that lacks one, or is no parquet."""
+        """Columns of all rows. Raises InputError for a file that lacks one, or is not parquet."""
         for name in self.files:
             yield from _batches(self.storage, name, columns)
 
@@ -108,8 +109,8 @@ def open_release(url: str) -> Release:
     wrong = next((line for line, one in zip(lines, found_lines, strict=True) if one is None or _outside(one[2])), None)
     if wrong is not None:
         raise InputError(f"{storage.url_of(layout.SUMS)}: {wrong[:80]!r}: expected SHA256, two spaces, a file in it")
-    for name in ("name", "namespace"):
-        if not isinstance(about.get(name), str) or not PLAIN_NAME.fullmatch(about[name]):
+    for name, plain in (("name", _NAME), ("namespace", PLAIN_NAME)):
+        if not isinstance(about.get(name), str) or not plain.fullmatch(about[name]):
             raise InputError(f"{storage.url_of(layout.ABOUT)}: {name}: {about.get(name)!r}: expected a plain name")
     return Release(storage, about, {one[2]: one[1] for one in found_lines if one})
 
@@ -145,4 +146,4 @@ def _batches(storage: Storage, name: str, columns: Sequence[str]) -> Iterator[pa
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise StorageError(f"{place}: cannot be read ({error.strerror}); fix that and run it again") from None
-        raise InputError(f"{place}: is no parquet file ({str(error).splitlines()[0][:200]}); get it again") from None
+        raise InputError(f"{place}: is not a parquet file ({str(error).splitlines()[0][:200]}); get it again") from None

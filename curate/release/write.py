@@ -32,7 +32,7 @@ FILE_ROWS, GROUP_ROWS = 1 << 20, 1 << 16
 
 @dataclass
 class About:
-    """What a release says of its dataset. All of it is published."""
+    """What a release says about its dataset. All of it is published."""
 
     name: str
     title: str
@@ -41,9 +41,9 @@ class About:
     committed: str
     """Day on which the dataset was made, YYYY-MM-DD."""
     license: str
-    """Of the release as a whole, as the Hub names it."""
+    """Licence for the release as a whole, as the Hub names it."""
     namespace: str
-    """Of the pool, which enters the keys."""
+    """Namespace of the pool, which enters the keys."""
     media: list[str]
     recipe: dict[str, Any]
     """Stages with the parameters that decide the result, without places."""

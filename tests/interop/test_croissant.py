@@ -22,7 +22,7 @@ COUNT = 3 * 1000 + 7
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of four files, with every kind of column."""
+    """It has four files, with every kind of column."""
     folder = tmp_path_factory.mktemp("released") / "v1"
     about = About(
         name="photos", title="Photos: \"free\" ones", dataset="0" * 32, committed="2026-01-31", license="cc0-1.0",

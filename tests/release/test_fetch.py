@@ -1,4 +1,4 @@
-"""A release of downloaded images, and the pool that somebody else makes of it later."""
+"""A release of downloaded images, and the pool that others make from it later."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def resummed(folder: Path, *names: str) -> None:
     path.write_text("".join(f"{value}  {name}\n" for name, value in lines.items()))
 
 
-def test_a_release_says_of_each_row_where_it_is_and_what_it_was(made: Made, released: Path) -> None:
+def test_each_row_has_its_source_and_digest(made: Made, released: Path) -> None:
     found = rows(released)
     assert len(found) == COUNT and {row["license"] for row in found} == {"cc0", "cc-by"}
     for row in found:
@@ -76,7 +76,7 @@ def test_private_addresses_are_not_published(made: Made, tmp_path: Path) -> None
 
 
 def test_what_is_gone_is_counted_by_reason(made: Made, released: Path, tmp_path: Path) -> None:
-    """Of the sources 5 % are gone, 2 % changed and 1 % taken down since."""
+    """Since then 5 % of the sources are gone, 2 % changed and 1 % were taken down."""
     found = rows(released)
     gone, changed, down = found[:10], found[50:54], found[150:152]
     folder = tmp_path / "release"
@@ -117,7 +117,7 @@ def _pool(workspace: Workspace) -> list[dict[str, Any]]:
 
 
 def test_rows_that_lead_nowhere_good_are_not_fetched(made: Made, released: Path, tmp_path: Path) -> None:
-    """A release that somebody has tampered with, whose checksums are right."""
+    """A release that was tampered with, whose checksums are right."""
     folder = tmp_path / "release"
     shutil.copytree(released, folder)
     name = layout.data_file(0)
@@ -178,7 +178,7 @@ def test_tombstoned_samples_are_left_out(made: Made, released: Path, tmp_path: P
         ("missing file", r"data/train-00000.parquet: is missing, which SHA256SUMS gives; get it again$"),
         ("missing column", r"train-00000.parquet: no column 'url'; found key, .*; get it again$"),
         ("column of numbers", r"train-00000.parquet: column 'url' is int64; expected text$"),
-        ("no parquet", r"train-00000.parquet: is no parquet file \(.*\); get it again$"),
+        ("no parquet", r"train-00000.parquet: is not a parquet file \(.*\); get it again$"),
         ("outside", r"SHA256SUMS: '.*': expected SHA256, two spaces, a file in it$"),
         ("namespace", r"release.json: namespace: '../../x': expected a plain name$"),
         ("format", r"release: format 9; this version reads format 1$"),

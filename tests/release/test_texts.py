@@ -1,4 +1,4 @@
-"""Captions by name, texts that were selected one by one, and samples that were made out of others."""
+"""Captions by name, texts that were selected one by one, and samples that were derived from others."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_captions_by_name(photos: Path, tmp_path: Path) -> None:
 
 
 def test_texts_that_were_selected_one_by_one(tmp_path: Path) -> None:
-    """Each is a row of its own."""
+    """Each is a separate row."""
     images = tmp_path / "in"
     images.mkdir()
     for number in range(2):
         (images / f"{number}.png").write_bytes(encoded(noise(20, 16, seed=number), "png"))
-        (images / f"{number}.txt").write_text(f"A red house stands here. A blue house {number} stands there too.")
+        (images / f"{number}.txt").write_text(f"A red house is on the left. A blue house {number} is on the right.")
     made = Pipeline().add("pool", AcquireFolder(path=str(images), namespace="photos"))
     made.add("clean", Clean(), "pool").add("split", Sentences(), "clean").add(
         "words", BuildVocabulary(column="sentences", wordnet=True), "split"
@@ -78,8 +78,8 @@ def test_texts_that_were_selected_one_by_one(tmp_path: Path) -> None:
     made.add("dataset", PackWebDataset(name="photos", text="sentences"), "all")
     found = released(made, tmp_path)
     assert sorted((row["item"], row["text"]) for row in found) == [
-        ("0", "A red house stands here."), ("0", "A red house stands here."),
-        ("1", "A blue house 0 stands there too."), ("1", "A blue house 1 stands there too."),
+        ("0", "A red house is on the left."), ("0", "A red house is on the left."),
+        ("1", "A blue house 0 is on the right."), ("1", "A blue house 1 is on the right."),
     ]  # fmt: skip
     assert len({row["key"] for row in found}) == 2
 

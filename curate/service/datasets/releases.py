@@ -24,7 +24,7 @@ FOLDER = "releases"
 
 class NewRelease(Order):
     name: Name
-    """Of its folder, which must be new."""
+    """Name of the new folder."""
     columns: list[Text] = Field([], max_length=100)
     """Further columns: COLUMN, STAGE.COLUMN, meta.FIELD, or NAME=any of them."""
     title: Text | None = None
