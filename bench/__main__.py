@@ -21,6 +21,7 @@ MODULES = (
     "acquire.memory",
     "image.embed",
     "pack.webdataset",
+    "release.release",
     "duplicates.near",
     "cluster.kmeans",
     "cluster.divide",

@@ -35,6 +35,7 @@ HEAVY = (
     "tests/distill/training",
     "tests/e2e",
     "tests/engine",
+    "tests/release/test_fetch.py",
 )
 """Folders whose tests run whole pipelines, trainings, img2dataset or command lines."""
 

@@ -160,6 +160,49 @@ def test_url_lists(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(server.asked.values()) == {1} and len(server.asked) == 114
 
 
+class Later(Hosts):
+    """From the second request on, some images are gone and some are others."""
+
+    def answer(self, request: Request) -> Response:
+        name = request.path.rpartition("/")[2]
+        again = self.asked[request.path] > 0
+        self.asked[request.path] += 1
+        if again and name in ("000.jpg", "001.jpg", "002.jpg", "003.jpg"):
+            return Response(status=404)
+        return (
+            Response(self.mounted["other"])
+            if again and name in ("010.jpg", "011.jpg")
+            else Response(self.mounted[name])
+        )
+
+
+@pytest.mark.usefixtures("runner_python")
+def test_releases(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = {"other": jpeg(0)} | {f"{number:03}.jpg": jpeg(number + 1) for number in range(100)}
+    names = [name for name in images if name != "other"]
+    licences = ["cc0"] * 40 + ["cc-by"] * 45 + ["all rights reserved", None] * 8
+    opted = [None] * 80 + ["yes"] * 5 + [None] * 15
+    with Later(images) as server:
+        columns = {"url": [*map(server.url, names)], "caption": names, "license": licences[:100], "opt_out": opted}
+        pq.write_table(pa.table(columns), "urls.parquet")
+        loopback = "--allow-network 127.0.0.0/8"
+        replaced = {
+            "https://example.org": server.origin(),
+            "allow_networks: []": "allow_networks: [127.0.0.0/8]",
+            "ports: [80, 443]": f"ports: [{server.port}]",
+            "--license cc-by-4.0": f"--license cc-by-4.0 {loopback}",
+            "--contact you@example.org": f"--contact you@example.org {loopback} --allow-port {server.port}",
+        }
+        follow("releases.md", monkeypatch, replaced)
+    assert (here / "release-v2" / "changes.parquet").exists()
+
+
+def jpeg(seed: int) -> bytes:
+    file = io.BytesIO()
+    pattern(np.random.default_rng(seed), 0, 64).save(file, "jpeg")
+    return file.getvalue()
+
+
 def test_tune_a_threshold(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("tune-a-threshold.md", monkeypatch)
 

@@ -10,6 +10,8 @@ logs and stop it. Every method raises CurateError (one line) on failure.
 
 from curate.api.clusters import Clusters
 from curate.api.recorded import recorded
+from curate.api.releases import Fetched
+from curate.api.releases import push as push_release
 from curate.api.run import Run
 from curate.api.stages import abandoned, make_stage, try_row
 from curate.api.tables import Histogram, Page
@@ -45,9 +47,10 @@ from curate.pack.export import export
 
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "DatasetInfo", "Entry",
-    "EventsPage", "FetchStatus", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage", "Op",
-    "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend",
+    "EventsPage", "FetchStatus", "Fetched", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage",
+    "Op", "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend",
     "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
     "export", "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json",
-    "plan_table", "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row", "write_table",
+    "plan_table", "push_release", "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row",
+    "write_table",
 ]  # fmt: skip

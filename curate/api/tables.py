@@ -239,6 +239,12 @@ def _shown(kind: pa.DataType) -> pa.DataType:
     return pa.list_(pa.float16(), vector_dim(kind)) if wide else kind
 
 
+def plain_vectors(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column in the form of files: vectors as lists of float32."""
+    shown = _halves(column)
+    return shown.cast(_single(shown.type))
+
+
 def _halves(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A vector column as lists, in the same memory."""
     kind = _shown(column.type)

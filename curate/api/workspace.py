@@ -7,15 +7,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import yaml
 from rich.console import Console
 
+from curate.api import releases
 from curate.api.balance import ExpectedBalance, expected_balance
 from curate.api.run import Run
 from curate.api.tables import Histogram, Page, Reads, histogram
-from curate.core.errors import RecipeError
+from curate.core.errors import InputError, RecipeError
 from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.recipe import catalog
 from curate.core.recipe.pipeline import Pipeline
@@ -41,6 +44,7 @@ from curate.engine.run import asked, make_backend, new_run_id
 from curate.engine.state import Options
 from curate.engine.steps import step_of
 from curate.engine.workers.scheduler import Scheduler
+from curate.release.read import open_release
 
 
 class Workspace:
@@ -257,6 +261,26 @@ class Workspace:
     def dataset(self, base: str) -> DatasetInfo | None:
         """A complete dataset by its folder, without its runs and pins; None if there is none."""
         return usage.dataset(self._storage, base)
+
+    def release(self, dataset: str, to: str, **options: Any) -> dict[str, Any]:
+        """Write what may be published of a dataset to a new folder or URL; see `curate.api.releases.release`."""
+        return releases.release(self._storage, dataset, to, **options)
+
+    def release_at(self, url: str) -> dict[str, Any]:
+        """What the release.json of a release says. Raises InputError for another folder."""
+        return open_release(url).about
+
+    def fetch(self, source: str, contact: str, **options: Any) -> releases.Fetched:
+        """Make the pool of a release again; see `curate.api.releases.fetch`."""
+        return releases.fetch(self, source, contact, **options)
+
+    def write_fetch_recipe(self, source: str, contact: str, file: Path, **settings: Any) -> None:
+        """Write the recipe of a fetch, to run or submit it; see `curate.api.releases.fetch_recipe`."""
+        recipe, _ = releases.fetch_recipe(open_workspace(self.url), source, contact, **settings)
+        try:
+            file.write_text(yaml.safe_dump(recipe, sort_keys=False))
+        except OSError as error:
+            raise InputError(f"{file}: {error.strerror}; give a file that can be written") from None
 
     def artifacts(self) -> list[ArtifactInfo]:
         """Committed artifacts, by folder. Reads records of runs, from the newest on."""

@@ -13,6 +13,7 @@ from curate.cli.caption import caption
 from curate.cli.cluster import cluster
 from curate.cli.data import data
 from curate.cli.encoders import encoders
+from curate.cli.release import release
 from curate.cli.runs import runs
 from curate.cli.servers import servers
 from curate.cli.stages import stages
@@ -42,6 +43,7 @@ app.add_typer(runs)
 app.add_typer(servers)
 app.add_typer(stages)
 app.add_typer(data)
+app.add_typer(release)
 app.add_typer(cluster, name="cluster")
 app.add_typer(encoders, name="encoders")
 app.add_typer(text, name="text")

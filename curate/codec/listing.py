@@ -27,7 +27,7 @@ REASONS = {
 }
 """Reasons in FileInfo.reject, with their meaning."""
 
-_STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "created")
+_STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "LastModified", "last_modified", "mtime", "created")
 _BLOCK_BYTES = 5 << 20
 
 
@@ -121,6 +121,10 @@ def read_errors(root: Storage) -> tuple[type[Exception], ...]:
         from botocore.exceptions import BotoCoreError
 
         return OSError, BotoCoreError
+    if "hf" in protocols:
+        from httpx2 import HTTPError
+
+        return OSError, HTTPError
     if "http" in protocols:
         from aiohttp import ClientError
 

@@ -25,6 +25,8 @@ import polars as pl
 import polars.exceptions
 from polars.datatypes import DataTypeClass
 
+from curate.kernels.meta import META
+
 FUNCTIONS = (
     "abs", "array_contains", "array_get", "array_length", "cast", "cbrt", "ceil", "ceiling", "char_length", "coalesce",
     "ends_with", "exp", "floor", "greatest", "if", "ifnull", "least", "length", "ln", "log", "log10", "log2", "lower",
@@ -188,8 +190,10 @@ class _Walk:
 
     def _function(self, body: dict[str, Any]) -> Node:
         name, inputs = _function_name(body["function"]), body["input"]
+        if name.startswith("StructExpr") and (field := _meta_field(body)):
+            return {"Column": field}
         if name.startswith("StructExpr"):
-            raise ValueError("a dot is not allowed in a name; put a column name that has one in double quotes")
+            raise ValueError("a dot is only allowed in meta.FIELD; put a column name that has one in double quotes")
         if name not in _FUNCTION_NODES:
             raise ValueError(f"`{name}` is not allowed; {_allowed()}")
         self.computes |= name in _ARITHMETIC_FUNCTIONS
@@ -204,6 +208,16 @@ class _Walk:
             return _cast_to("Float64", inputs[0])
         node = {"Function": {**body, "input": inputs}}
         return _cast_to("Int64", node) if name in _INTEGER_FUNCTIONS else node
+
+
+def _meta_field(node: Node) -> str:
+    """`meta.license`, if that is what a chain of dots names; "" otherwise."""
+    names: list[str] = []
+    while "function" in node:
+        names.insert(0, str(node["function"].get("StructExpr", {}).get("FieldByName", "")))
+        node = node["input"][0]
+        node = node.get("Function", node)
+    return META + ".".join(names) if node == {"Column": "meta"} else ""
 
 
 def _literal(node: Node) -> Node:

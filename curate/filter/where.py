@@ -17,6 +17,7 @@ from curate.core.items import family_of, per_item
 from curate.core.ledger import RESERVED
 from curate.filter.expressions import FUNCTIONS, Expression, parse
 from curate.filter.flat import Flat, flattened
+from curate.kernels.meta import META, column_of
 
 # The expression's parameter and the contract's method are both called `keep`, of which pydantic warns; see the end.
 warnings.filterwarnings("ignore", 'Field name "keep" in "Where"')
@@ -32,9 +33,10 @@ class Where(Filter):
 
     keep: str = Field(  # type: ignore[assignment]
         max_length=10_000,
-        description="SQL expression over columns: least(width, height) >= 256 and aspect < 3. It may use operators, "
-        f"case, in, between, like, is null and the functions {', '.join(FUNCTIONS)}. Integers are computed in 64 "
-        "bits; a value that cannot be cast is null; NaN is greater than every number.",
+        description="SQL expression over columns: least(width, height) >= 256 and aspect < 3. meta.FIELD is a field of "
+        "the source, as text: meta.license in ('cc0', 'cc-by'). It may use operators, case, in, between, like, is null "
+        f"and the functions {', '.join(FUNCTIONS)}. Integers are computed in 64 bits; a value that cannot be cast is "
+        "null; NaN is greater than every number.",
     )
     reason: str = Field(
         pattern="^[a-z][a-z0-9_]*$", description="Reject reason of rows for which it is false: too_small."
@@ -70,7 +72,8 @@ class Where(Filter):
 
     def reads(self) -> tuple[str, ...]:
         names = [*self.expression.columns, *([self.items] if self.items else [])]
-        return tuple(name for name in dict.fromkeys(names) if name != "key")
+        held = ["meta" if name.startswith(META) else name for name in names]
+        return tuple(name for name in dict.fromkeys(held) if name != "key")
 
     def places(self) -> str | None:
         return self.items
@@ -78,6 +81,8 @@ class Where(Filter):
     def check_columns(self, columns: pa.Schema) -> None:
         """Raises CurateError if the expression does not fit columns of these types (pa.null(): not known yet)."""
         fields = {"key": pa.field("key", pa.string())} | {field.name: field for field in columns}
+        if "meta" in fields:
+            fields |= {name: pa.field(name, pa.string()) for name in self._fields}
         self._check_names(fields)
         self._check_items(fields)
         used = [fields[name] for name in self.expression.columns]
@@ -116,7 +121,14 @@ class Where(Filter):
                 other = f"describes items of {family_of(name, fields)!r}, and {self.items!r} of {family!r}"
                 raise CurateError(f"keep: {name!r} {other}; use a filter for each")
 
+    @property
+    def _fields(self) -> list[str]:
+        """Fields of `meta` in the expression."""
+        return [name for name in self.expression.columns if name.startswith(META)]
+
     def _keep(self, table: Table) -> pa.Array:
+        for name in self._fields:
+            table = table.append_column(name, column_of(table.column("meta"), name))
         if self.items is None:
             return self._reasons(self._judged(table.select(self.expression.columns)))
         flat = flattened(table, {*self.expression.columns, self.items}, self.items)

@@ -6,6 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
 META = "meta."
 """Prefix of a name that stands for a field of `meta`, not for a column."""
 
@@ -31,3 +35,19 @@ def field_at(fields: Mapping[str, Any], path: str) -> Any:
     head, dot, rest = path.partition(".")
     inner = fields.get(head)
     return field_at(inner, rest) if dot and isinstance(inner, dict) else None
+
+
+def column_of(meta: pa.ChunkedArray, name: str) -> pa.Array:
+    """`field_of` for a column (n,), as text: strings as they are, other values as JSON. Null where the row has none."""
+    name = name.removeprefix(META)
+    if pc.any(pc.match_substring(meta, json.dumps(name)[1:-1].partition(".")[0])).as_py() is not True:
+        return pa.nulls(len(meta), pa.string())
+    if name.isidentifier() and name.isascii():
+        found = pl.Series(pl.from_arrow(meta)).str.json_path_match(f"$['{name}']")
+        return found.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+    return pa.array([as_text(field_of(text, name)) for text in meta.to_pylist()], pa.string())
+
+
+def as_text(value: Any) -> str | None:
+    """A field's value as text, since its type may differ between samples."""
+    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)

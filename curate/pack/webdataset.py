@@ -21,7 +21,7 @@ from curate.core.contracts import MEDIUM, OF_VIDEOS, Added, Pack, Packed
 from curate.core.errors import CurateError, did_you_mean
 from curate.core.nouns.pools import EDGES, EXTRACTED, POOL_SCHEMA
 from curate.core.reader import Reader
-from curate.kernels.meta import META, field_at, fields_of
+from curate.kernels.meta import META, as_text, field_at, fields_of
 from curate.pack import card, energon
 from curate.pack.clips import MOST_FRAMES, Clip, Kept, clip_of
 from curate.pack.groups import By, group_of, groups
@@ -273,13 +273,9 @@ def carried_values(row: Mapping[str, Any], sources: Mapping[str, str]) -> dict[s
     """
     meta = fields_of(row.get("meta")) if any(source.startswith(META) for source in sources.values()) else {}
     return {
-        name: _text(field_at(meta, source[len(META) :])) if source.startswith(META) else row[source]
+        name: as_text(field_at(meta, source[len(META) :])) if source.startswith(META) else row[source]
         for name, source in sources.items()
     }
-
-
-def _text(value: Any) -> str | None:
-    return value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
 def describe(

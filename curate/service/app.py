@@ -16,7 +16,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from curate.service import pages
 from curate.service.auth.dependency import principal, turn
-from curate.service.datasets import datasets, search, tags, upkeep
+from curate.service.datasets import datasets, releases, search, tags, upkeep
 from curate.service.operate import routes
 from curate.service.operate.metrics import Metrics, MetricsMiddleware
 from curate.service.people import quotas, tokens, users
@@ -31,7 +31,7 @@ from curate.service.service import Service
 
 PARTS = (
     users, tokens, quotas, workspaces, targets, registrations, recipes, submit, views, control, logs, tags, datasets,
-    search, upkeep,
+    releases, search, upkeep,
 )  # fmt: skip
 
 

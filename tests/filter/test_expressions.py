@@ -129,7 +129,7 @@ def test_reading_other_rows_or_the_clock_is_rejected(sql: str) -> None:
         ("date '2020-01-01' > i", "a literal of type date is not allowed; write a number, a text, true or false"),
         ("i = any(l)", "`= any(…)` is not allowed; write `in (1, 2)`, or array_contains(list, value)"),
         ("[1, 2] = l", "a list is not allowed here; write lists after `in`"),
-        ("i.x > 3", "a dot is not allowed in a name; put a column name that has one in double quotes"),
+        ("i.x > 3", "a dot is only allowed in meta.FIELD; put a column name that has one in double quotes"),
         ("i >", "not an SQL expression: it cannot be parsed; write one such as `width >= 256`"),
         ("", "not an SQL expression: it cannot be parsed; write one such as `width >= 256`"),
         ("i > 3)", "not an SQL expression: invalid expression (found unexpected token ')'); write one such as"),

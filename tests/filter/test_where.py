@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import pickle
 from typing import Any
@@ -70,6 +71,19 @@ def test_reserved_words_are_not_reasons(reason: str) -> None:
 
 def test_every_word_of_the_engine_is_reserved() -> None:
     assert {ABSENT, NO_ITEMS, KILLED, SET_ASIDE, "not_selected", "tombstone", "no_data", "duplicate_key"} == RESERVED
+
+
+def test_rows_by_fields_of_the_source() -> None:
+    metas = [{"license": "cc0", "by": {"name": "ann"}}, {"license": "all rights"}, {"license": 4}, {}, None]
+    rows = table(meta=pa.array([json.dumps(meta) for meta in metas[:-1]] + [None], pa.string()), width=[1] * 5)
+    free = where("meta.license in ('cc0', 'cc-by') and width = 1", reason="licence")
+    assert free.reads() == ("meta", "width")
+    assert reasons(free, rows) == [None, "licence", "licence", "licence_null", "licence_null"]
+    assert reasons(where("meta.license = '4'"), rows) == ["bad", "bad", None, "bad_null", "bad_null"]
+    assert reasons(where("meta.by.name = 'ann'"), rows) == [None, *["bad_null"] * 4]
+    free.check_columns(rows.schema)
+    with pytest.raises(CurateError, match=r"the column 'meta\.license' is missing"):
+        free.check_columns(pa.schema([pa.field("width", pa.int32())]))
 
 
 def test_rows_by_an_expression() -> None:

@@ -409,8 +409,8 @@ def _raise_if_fixable(_: Any, __: str, raised: tuple[type[BaseException], BaseEx
         raise error
 
 
-_NO_ANSWER = ("aiohttp.", "aiobotocore.", "botocore.")
-"""Modules of the errors that s3fs passes on after some seconds of retries."""
+_NO_ANSWER = ("aiohttp.", "aiobotocore.", "botocore.", "httpx2.", "huggingface_hub.")
+"""Modules of the errors that s3fs and HfFileSystem pass on after some seconds of retries."""
 
 
 def _discard(aside: Path) -> None:

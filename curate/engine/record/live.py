@@ -89,6 +89,18 @@ class LiveRows:
 
     def table(self, shard: Shard, columns: Sequence[str]) -> pa.Table:
         """Columns of the live rows of a shard; null where a stage has no result."""
+        made, rejects, held = self._read(shard, columns)
+        alive = self._alive(shard, rejects, held)
+        return made if alive.all() else made.filter(pa.array(alive))
+
+    def whole(self, shard: Shard, columns: Sequence[str]) -> pa.Table:
+        """Columns of all rows of a shard, alive or not."""
+        return self._read(shard, columns)[0]
+
+    def _read(
+        self, shard: Shard, columns: Sequence[str]
+    ) -> tuple[pa.Table, pa.ChunkedArray, dict[str, pa.Table | None]]:
+        """(columns of all rows, rejects of the pool, tables of facts)."""
         wanted: dict[str, list[str]] = {self.pool: ["reject"]}
         for stage, name in dict.fromkeys(self.places[column] for column in columns):
             wanted.setdefault(stage, []).append(name)
@@ -100,8 +112,7 @@ class LiveRows:
             whole[name] = none if table is None else facts.expanded(table, shard.rows, wanted[name])
         arrays = [whole[stage].column(name) for stage, name in (self.places[column] for column in columns)]
         made = pa.table(arrays, list(columns)).cast(pa.schema([self.field(column) for column in columns]))
-        alive = self._alive(shard, pool.column("reject"), held)
-        return made if alive.all() else made.filter(pa.array(alive))
+        return made, pool.column("reject"), held
 
     def _facts(self, name: str, shard: Shard, columns: Sequence[str] = ()) -> pa.Table | None:
         """Rows, status and columns of a Map for a shard; None if it has no table."""

@@ -50,6 +50,7 @@ BODIES: dict[str, Any] = {
     "POST runs/{run}/limit": {"max_tokens": 1},
     "PUT workspaces/{workspace}/datasets/{name}/tags/{tag}": {"base": "datasets/main/ab"},
     "DELETE workspaces/{workspace}/datasets/{name}/tags/{tag}": None,
+    "POST workspaces/{workspace}/datasets/{name}/{fingerprint}/releases": {"name": "mine"},
     "PUT workspaces/{workspace}/pins/{name}": {"run": "r", "stage": "s"},
     "DELETE workspaces/{workspace}/pins/{name}": None,
     "POST workspaces/{workspace}/tombstones": {"entries": ["0" * 32], "why": "x"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -56,6 +58,29 @@ def test_one_of_two_people_who_tag_at_once_learns_of_the_other(
     assert client.delete(address, headers=operator | {"If-Match": '"0"'}).status_code == 412
     assert client.delete(address, headers=operator | {"If-Match": tag}).status_code == 200
     assert client.get(address, headers=operator).status_code == 404
+
+
+def test_releases(client: TestClient, people: People, curated: Curated) -> None:
+    viewer, operator = people.viewer.headers, people.operator.headers
+    address = f"{MAIN}/datasets/toys/{curated.fingerprint}/releases"
+    order = {"name": "toys-v1", "title": "Toys", "columns": ["brightness", "n=meta.number"]}
+    assert client.post(address, json=order, headers=viewer).status_code == 403
+    made = client.post(address, json=order, headers=operator).json()
+    assert (made["rows"], made["version"], made["urls"], made["added"]) == (9, 1, 0, None)
+    assert {"brightness", "n"} < made["columns"].keys() and made["url"].endswith("/releases/toys-v1")
+    assert client.post(address, json=order, headers=operator).json() == made
+    assert client.get(f"{MAIN}/releases/toys-v1", headers=viewer).json() == made
+    assert (Path(made["url"]) / "SHA256SUMS").exists()
+    taken = client.post(address, json=order | {"title": None}, headers=operator)
+    assert (taken.status_code, taken.json()["code"]) == (422, "input") and "is not empty" in taken.json()["detail"]
+    client.post(f"{MAIN}/tombstones", json={"entries": [curated.key], "why": "takedown"}, headers=operator)
+    second = client.post(address, json={"name": "toys-v2", "predecessor": "toys-v1"}, headers=operator).json()
+    assert (second["version"], second["added"], second["removed"], second["taken_down"]) == (2, 0, 1, 1)
+    lost = client.post(address, json={"name": "x", "predecessor": "nothing"}, headers=operator)
+    assert lost.status_code == 422 and "has no release.json" in lost.json()["detail"]
+    assert client.get(f"{MAIN}/releases/nothing", headers=viewer).status_code == 404
+    other = client.post(f"{MAIN}/datasets/toys/abc/releases", json=order, headers=operator)
+    assert other.status_code == 404
 
 
 def test_a_sample_by_key_and_by_url(client: TestClient, people: People, curated: Curated) -> None:
