@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.codec.tars import members
-from curate.core.contracts import Pack
 from curate.core.errors import CorruptError, StorageError
 from curate.core.hashing import digest
 from curate.core.nouns.manifest import Manifest, read_index
@@ -53,8 +53,7 @@ def without(storage: Storage, base: str, keys: Collection[str]) -> str:
         else:
             storage.link(f"{base}/{tar}", f"{made}/{tar}")
     counts = _write_index(storage, base, made, gone, {shard: sorted(own) for shard, own in rows.items()}, cuts)
-    stage = registry.resolve(before.op)(**before.parameters)
-    assert isinstance(stage, Pack)
+    stage: Any = registry.resolve(before.op)(**before.parameters)
     samples = [(tar, counts.get(number, 0)) for number, tar in enumerate(tars)]
     for name, content in stage.finish(samples).items():
         storage.publish_bytes(f"{made}/{name}", content)

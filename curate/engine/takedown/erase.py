@@ -19,12 +19,12 @@ from curate.engine.takedown.bytes import Mark, has
 
 _BLOCK = 8 << 20
 _TEXTS = ("caption", "url", "meta")
-"""Columns of a pool that say something of a sample besides its identity."""
+"""Columns of a pool about a sample, apart from its identity."""
 ERASED = "erased"
 
 
 def files_of(storage: Storage, found: dict[str, Any]) -> list[str]:
-    """The files that `erase` changes or removes, besides datasets."""
+    """The files that `erase` changes or removes, apart from datasets."""
     shards = [Shard(**pool["shard"]) for pool in found["pools"]]
     tars = [shard.tar for shard in shards if not is_virtual(shard) and not in_place(shard)]
     tables = [shard.table for shard in shards] + [line["table"] for line in found["facts"]]
@@ -115,7 +115,7 @@ def _fetches(storage: Storage, keys: Collection[str]) -> Iterator[str]:
 
 
 def _pages(storage: Storage, keys: Collection[str]) -> list[str]:
-    """Reports with thumbnails, which do not always say of what, or with one of the keys."""
+    """Reports with thumbnails, which may not name the samples, or with one of the keys."""
     names, found = [key.encode() for key in keys], []
     for file in sorted(storage.list("artifacts")):
         if file.endswith(".html"):

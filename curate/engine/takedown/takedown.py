@@ -18,6 +18,7 @@ from curate.core.hashing import digest
 from curate.core.nouns import tombstones
 from curate.core.nouns.manifest import Manifest
 from curate.core.store.storage import Storage, open_storage
+from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.takedown import erase as erasing
 from curate.engine.takedown.bytes import Mark, digest_of, scan
 from curate.engine.takedown.datasets import without
@@ -31,8 +32,11 @@ def takedown(
 ) -> dict[str, Any]:
     """Take samples out of every dataset and every later run and, with `erase`, remove their bytes. Returns the receipt.
 
-    Raises InputError if nothing has them, or if a run cannot be asked.
+    Raises InputError if nothing has them, if a training run cannot be asked, or while a run may still write them.
     """
+    for run in list_runs(storage):
+        if RunRecord.load(storage, run).state == "running":
+            raise InputError(f"takedown: run {run} may still write the samples; wait for it, or `curate stop {run}`")
     entries = entries_of(storage, given)
     base, plan = _planned(storage, entries, why, erase, releases, runs)
     found = plan["found"]
@@ -128,7 +132,7 @@ def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[s
 
 
 def read_receipt(path: str) -> dict[str, Any]:
-    """Raises InputError for a file that is no receipt, or that was changed."""
+    """Raises InputError for a file that is not a receipt, or was changed."""
     try:
         receipt = json.loads(Path(path).read_text("utf-8"))
         own = receipt.pop("digest")
