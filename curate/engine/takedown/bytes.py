@@ -20,7 +20,7 @@ _BLOCK = 8 << 20
 @dataclass(frozen=True)
 class Mark:
     sha256: str
-    """Of the file."""
+    """Digest of the whole file."""
     size: int
     word: str
     """16 bytes, as hex: of those in the chunk, the ones that differ most."""
