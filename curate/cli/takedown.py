@@ -60,6 +60,8 @@ def takedown(
         _print(f"left: the weights of {run['run']} were trained on it")
     for name in left["releases"]:
         _print(f"left: {name} was released; publish a version that lists the keys as removed")
+    for name in left["pins"]:
+        _print(f"left: pin:{name} names a removed version; pin the new one")
     _print(f"receipt: {place.url_of(receipt['receipt'])}")
 
 
@@ -68,14 +70,15 @@ def _verify(paths: list[str]) -> None:
 
     if len(paths) != 1:
         raise RecipeError("takedown verify: expected one RECEIPT, a file that a takedown wrote")
-    hits = verify_takedown(paths[0])
+    files = verify_takedown(paths[0])
+    hits = [url for url, found in files.items() if found]
     for url in hits:
         _print(f"{url} has the bytes")
     if hits:
         raise CurateError(
             f"{paths[0]}: the bytes are still in {len(hits)} files, such as {hits[0]}; run it with --erase"
         )
-    _print(f"{paths[0]}: none of the files has the bytes")
+    _print(f"{paths[0]}: none of {len(files):,} files has the bytes")
 
 
 def _show(found: dict[str, Any], as_json: bool) -> None:

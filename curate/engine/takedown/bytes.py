@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from curate.core.hashing import digest_bytes
+from curate.core.reader import Reader, as_reader
 from curate.core.store.storage import Storage
 
 CHUNK, WORD = 4096, 16
@@ -40,21 +41,21 @@ class Mark:
         return False
 
 
-def mark_of(data: bytes) -> Mark:
-    start = max(0, len(data) // 2 - CHUNK // 2)
-    chunk = data[start : start + CHUNK]
+def mark_of(data: bytes | Reader) -> Mark:
+    reader = as_reader(data)
+    chunk = reader.read_at(max(0, reader.size // 2 - CHUNK // 2), min(CHUNK, reader.size))
     places = range(max(1, len(chunk) - WORD + 1))
     at = max(places, key=lambda place: len(set(chunk[place : place + WORD])))
-    sha256, whole = hashlib.sha256(chunk).hexdigest(), hashlib.sha256(data).hexdigest()
-    return Mark(whole, len(data), chunk[at : at + WORD].hex(), at, len(chunk), sha256)
+    sha256 = hashlib.sha256(chunk).hexdigest()
+    return Mark(reader.sha256(), reader.size, chunk[at : at + WORD].hex(), at, len(chunk), sha256)
 
 
-def scan(storage: Storage, prefix: str, marks: Sequence[Mark]) -> Iterator[str]:
-    """URLs of the files below a prefix that have the bytes of a mark; temporary ones of a killed process too."""
+def scan(storage: Storage, prefix: str, marks: Sequence[Mark]) -> Iterator[tuple[str, bool]]:
+    """URLs of the files below a prefix, with temporary ones of killed processes, and whether they have the bytes of a
+    mark."""
     for path in sorted({*storage.list(prefix), *storage.temporary(prefix)}):
         name = f"{prefix}/{path}".lstrip("/")
-        if has(storage, name, marks):
-            yield storage.url_of(name)
+        yield storage.url_of(name), has(storage, name, marks)
 
 
 def has(storage: Storage, path: str, marks: Sequence[Mark]) -> bool:

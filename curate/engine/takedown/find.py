@@ -113,7 +113,7 @@ def _marks_of_pools(storage: Storage, pools: Sequence[dict[str, Any]]) -> Iterat
         rows = rows.filter(pc.is_valid(rows.column("offset")))
         for data in read_members(storage, shard, rows.to_pydict()):
             if not isinstance(data, Reject) and data.size:
-                yield mark_of(data.bytes())
+                yield mark_of(data)
 
 
 def _in_datasets(storage: Storage, keys: Collection[str]) -> Iterator[dict[str, Any]]:

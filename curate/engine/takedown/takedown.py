@@ -18,6 +18,7 @@ from curate.core.hashing import digest
 from curate.core.nouns import tombstones
 from curate.core.nouns.manifest import Manifest
 from curate.core.store.storage import Storage, open_storage
+from curate.engine.record.pins import pins
 from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.takedown import erase as erasing
 from curate.engine.takedown.bytes import Mark, digest_of, scan
@@ -126,6 +127,7 @@ def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[s
             "weights": [run for run in found["runs"] if run["seen"]],
             "releases": [release["release"] for release in found["releases"] if release["files"]],
             "near": found["near"],
+            "pins": [pin.name for pin in pins(storage).values() if erase and pin.base in versions],
         },
     }  # fmt: skip
     return {**receipt, "digest": digest(receipt)}
@@ -145,9 +147,12 @@ def read_receipt(path: str) -> dict[str, Any]:
     return dict(receipt)
 
 
-def verify(path: str) -> list[str]:
-    """URLs of files that still have the bytes. Reads every file that the takedown was to clear: the whole workspace
-    and the releases after an erasure, otherwise the new versions of the datasets."""
+def verify(path: str) -> dict[str, bool]:
+    """URL of each file that was read -> whether it still has the bytes.
+
+    Reads every file that the takedown was to clear: the whole workspace and the releases after an erasure, otherwise
+    the new versions of the datasets.
+    """
     receipt = read_receipt(path)
     storage = open_storage(receipt["workspace"])
     marks = [Mark(**mark) for mark in receipt["found"]["marks"]]
@@ -155,7 +160,6 @@ def verify(path: str) -> list[str]:
     if missing:
         raise CorruptError(f"{storage.url_of(missing[0])}: this version is gone; nothing can be verified of it")
     prefixes = [""] if receipt["erased"] else sorted(receipt["datasets"].values())
-    hits = [url for prefix in prefixes for url in scan(storage, prefix, marks)]
-    for release in receipt["asked"]["releases"] if receipt["erased"] else ():
-        hits += scan(open_storage(release), "", marks)
-    return hits
+    places = [(storage, prefix) for prefix in prefixes]
+    places += [(open_storage(release), "") for release in receipt["asked"]["releases"] if receipt["erased"]]
+    return {url: found for place, prefix in places for url, found in scan(place, prefix, marks)}
