@@ -79,8 +79,8 @@ def read_tar(storage: Storage, shard: Shard, spans: list[tuple[int, int]]) -> It
 
 
 def _unless_erased(reader: Reader) -> Reader | Reject:
-    """A takedown replaces a member's bytes by zeros; no medium begins with 512 of them."""
-    if reader.size and not any(reader.read_at(0, min(reader.size, 512))):
+    """A takedown replaces a member's bytes by zeros; no medium begins with 512 of them. Large members are not read."""
+    if 0 < reader.size <= MEMORY_BYTES and not any(reader.read_at(0, min(reader.size, 512))):
         return Undecodable("erased", "a takedown has removed the bytes")
     return reader
 
