@@ -2,14 +2,50 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from curate.core.errors import CurateError, InputError
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--images": {"type": Path, "help": "folder of images; default: OpenClipart, downloaded with apt-get"},
+    "--set": {"action": "append", "default": [], "help": "variable=value or stage.parameter=value"},
+}
+
+
+def parser_of(doc: str | None, *options: str) -> argparse.ArgumentParser:
+    """With a workspace, an engine and some of OPTIONS. doc: the module's."""
+    parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
+    for option in options:
+        parser.add_argument(option, **OPTIONS[option])
+    parser.add_argument("--workspace", default="workspace", help="output folder or URL")
+    parser.add_argument("--engine", choices=["ray", "local"], default="ray")
+    return parser
+
+
+@contextmanager
+def one_line(name: str) -> Iterator[None]:
+    """Exit with one line if the block raises a user's error."""
+    try:
+        yield
+    except CurateError as error:
+        sys.exit(f"{name}: {error}")
+
+
+def count_files(folder: Path, extensions: Collection[str], given: str, medium: str) -> int:
+    """Raises InputError if the folder has none. given: the variable of make; medium: what its files are."""
+    files = sum(path.suffix.lower().lstrip(".") in extensions for path in folder.rglob("*"))
+    if not files:
+        raise InputError(f"{given}={folder}: not a folder with {medium} in it; give one, or leave {given} out")
+    return files
 
 
 def run(program: str, *arguments: str, capture: bool = False) -> str:

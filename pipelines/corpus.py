@@ -5,12 +5,9 @@ Every recipe here has the variables `images` and `namespace`. The script only ru
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
 
-from curate.core.errors import CurateError
-from pipelines.commands import run, set_options
+from pipelines.commands import one_line, parser_of, run, set_options
 from pipelines.openclipart import openclipart
 
 RECIPES = Path(__file__).parent
@@ -43,17 +40,11 @@ def settings(images: Path | None) -> list[str]:
 
 def main() -> None:
     names = sorted(path.stem for path in RECIPES.glob("*.yaml"))
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__, "--images", "--set")
     parser.add_argument("recipe", choices=names)
-    parser.add_argument("--images", type=Path, help="folder of images; default: OpenClipart, downloaded with apt-get")
-    parser.add_argument("--workspace", default="workspace", help="output folder or URL")
-    parser.add_argument("--engine", choices=["ray", "local"], default="ray")
-    parser.add_argument("--set", action="append", default=[], help="variable=value or stage.parameter=value")
     arguments = parser.parse_args()
-    try:
+    with one_line(arguments.recipe):
         values = [*settings(arguments.images), *SMALL.get(arguments.recipe, ()), *arguments.set]
-    except CurateError as error:
-        sys.exit(f"{arguments.recipe}: {error}")
     where = ["--workspace", arguments.workspace, "--engine", arguments.engine]
     run("curate", "run", f"pipelines/{arguments.recipe}.yaml", *where, *set_options(values))
 

@@ -6,9 +6,7 @@ fingerprint and reused, so a second call takes seconds; on your own images, enco
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import sys
 from math import isqrt
 from pathlib import Path
 from typing import Any
@@ -17,13 +15,12 @@ from rich.console import Console
 
 from curate.api import Workspace
 from curate.codec.formats import RASTER_EXTENSIONS
-from curate.core.errors import CurateError, InputError
 from curate.report.verdict.compare import ENTROPY, KNN
 from distill.commands.evaluate import PAGE, evaluate
 from distill.commands.train import train
 from distill.evaluation.show import AFTER, BEFORE
 from distill.recipe import load_recipe
-from pipelines.commands import run_json, run_pipeline, set_options
+from pipelines.commands import count_files, one_line, parser_of, run_json, run_pipeline, set_options
 from pipelines.openclipart import openclipart
 
 PIPELINE = "pipelines/quickstart.yaml"
@@ -81,15 +78,10 @@ def teach(
 def own_images(images: Path) -> list[str]:
     """Settings for your own folder: the folder that holds an image is its label, unless its metadata has one, and sizes
     follow from the number of images."""
-    files = sum(path.suffix.lower().lstrip(".") in RASTER_EXTENSIONS for path in images.rglob("*"))
-    if not files:
-        raise InputError(
-            f"IMAGES={images}: no such folder, or no images in it; give a folder of images, or leave IMAGES out"
-        )
     return [
         f"images={images.absolute()}",
         "namespace=images",
-        levels(files),
+        levels(count_files(images, RASTER_EXTENSIONS, "IMAGES", "images")),
         "target=null",
         f"share={SHARE}",
         "pool.label=-1",
@@ -121,15 +113,9 @@ def verdict(knn: dict[str, Any], labels: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--images", type=Path, help="folder of images; default: OpenClipart, downloaded with apt-get")
-    parser.add_argument("--workspace", default="workspace", help="output folder or URL")
-    parser.add_argument("--engine", choices=["ray", "local"], default="ray")
-    arguments = parser.parse_args()
-    try:
+    arguments = parser_of(__doc__, "--images").parse_args()
+    with one_line("quickstart"):
         quickstart(arguments.images, arguments.workspace, arguments.engine, Console())
-    except CurateError as error:
-        sys.exit(f"quickstart: {error}")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ Without an endpoint, `transformers serve` runs a tiny random model: every step r
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +14,10 @@ import yaml
 
 from curate.codec.formats import RASTER_EXTENSIONS
 from curate.core.endpoints import read_endpoints
-from curate.core.errors import CurateError, InputError
+from curate.core.errors import InputError
 from curate.core.secrets import is_reference
 from pipelines import tiny_vlm
-from pipelines.commands import run_pipeline
+from pipelines.commands import count_files, one_line, parser_of, run_pipeline
 from pipelines.openclipart import openclipart
 from pipelines.quickstart import levels
 
@@ -69,9 +68,7 @@ def images_of(folder: Path | None, target: int) -> list[str]:
     of it is captioned."""
     if folder is None:
         return [f"images={openclipart(CACHE / 'openclipart')}", f"target={target}"]
-    files = sum(path.suffix.lower().lstrip(".") in RASTER_EXTENSIONS for path in folder.rglob("*"))
-    if not files:
-        raise InputError(f"IMAGES={folder}: no such folder, or no images in it; give a folder of images")
+    files = count_files(folder, RASTER_EXTENSIONS, "IMAGES", "images")
     target = min(target, max(1, files // 2))
     own = [
         f"images={folder.absolute()}",
@@ -83,16 +80,12 @@ def images_of(folder: Path | None, target: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__, "--images", "--set")
     parser.add_argument("--endpoint", help="base URL up to the version: http://HOST:8000/v1")
     parser.add_argument("--model", help="the model's name at the endpoint")
     parser.add_argument("--key", help="reference to its key: env:VARIABLE or file:PATH")
-    parser.add_argument("--images", type=Path, help="folder of images; default: OpenClipart, downloaded with apt-get")
-    parser.add_argument("--workspace", default="workspace", help="output folder or URL")
-    parser.add_argument("--engine", choices=["ray", "local"], default="ray")
-    parser.add_argument("--set", action="append", default=[], help="variable=value or stage.parameter=value")
     arguments = parser.parse_args()
-    try:
+    with one_line("recaption"):
         if arguments.endpoint:
             settings = given_endpoint(arguments.endpoint, arguments.model, arguments.key)
         elif arguments.model or arguments.key:
@@ -102,8 +95,6 @@ def main() -> None:
             settings = tiny_endpoint()
         settings += images_of(arguments.images, TARGET if arguments.endpoint else TINY_TARGET)
         outputs = run_pipeline(PIPELINE, [*settings, *arguments.set], arguments.workspace, arguments.engine)
-    except CurateError as error:
-        sys.exit(f"recaption: {error}")
     print(f"\ndataset  {outputs['dataset']}\nreport   {outputs['report']}/index.html")
     if not arguments.endpoint:
         print("captions nonsense: a tiny model with random weights wrote them")

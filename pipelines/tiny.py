@@ -6,13 +6,10 @@ fingerprint and reused, and an interrupted training resumes from its last checkp
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 from pathlib import Path
 
-from curate.core.errors import CurateError
-from pipelines.commands import run, run_pipeline, set_options
+from pipelines.commands import one_line, parser_of, run, run_pipeline, set_options
 from pipelines.tiny_corpus import corpus
 
 PIPELINE = "pipelines/tiny.yaml"
@@ -38,21 +35,14 @@ def launcher(processes: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--workspace", default="workspace", help="output folder")
-    parser.add_argument("--engine", choices=["ray", "local"], default="ray")
+    parser = parser_of(__doc__, "--set")
     parser.add_argument("--to", default="workspace/tiny", help="folder of the exported model")
     parser.add_argument("--processes", type=int, default=2, help="training processes, one core each (default: 2)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="override a setting of the training recipe"
-    )
     arguments = parser.parse_args()
     if arguments.processes < 1:
         parser.error(f"--processes {arguments.processes}: give 1 or more")
-    try:
+    with one_line("tiny"):
         tiny(arguments.workspace, arguments.engine, arguments.to, arguments.set, arguments.processes)
-    except CurateError as error:
-        sys.exit(f"tiny: {error}")
 
 
 if __name__ == "__main__":

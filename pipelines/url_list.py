@@ -6,10 +6,8 @@ and so of every key: it is always the same, and the same command again downloads
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,8 +17,8 @@ from rich.console import Console
 from curate.acquire.lists.list import AcquireList
 from curate.api import load_recipe
 from curate.core.contracts.collect import GROUP
-from curate.core.errors import CurateError, InputError
-from pipelines.commands import run_pipeline
+from curate.core.errors import InputError
+from pipelines.commands import one_line, parser_of, run_pipeline
 from pipelines.openclipart import openclipart
 from pipelines.quickstart import SHARE, levels, teach
 from pipelines.serve import ImageServer
@@ -107,24 +105,18 @@ def count_rows(stage: AcquireList, most: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__, "--set")
     parser.add_argument("--list", help="parquet, CSV or JSON lines; default: OpenClipart, served on loopback")
     parser.add_argument("--contact", help="your e-mail address or URL, sent to every host")
-    parser.add_argument("--workspace", default="workspace", help="output folder or URL")
-    parser.add_argument("--engine", choices=["ray", "local"], default="ray")
     parser.add_argument("--port", type=int, default=PORT, help="port of the loopback server; it is part of every URL")
-    parser.add_argument("--set", action="append", default=[], help="variable=value or stage.parameter=value")
     arguments = parser.parse_args()
-    try:
-        with ExitStack() as stack:
-            if arguments.list:
-                settings = own_list(arguments.list, arguments.contact, arguments.set)
-            else:
-                settings = stack.enter_context(served(openclipart(CORPUS), CORPUS, arguments.port))
-            contact = f"contact={arguments.contact or CONTACT}"
-            url_list([contact, *settings, *arguments.set], arguments.workspace, arguments.engine, [], Console())
-    except CurateError as error:
-        sys.exit(f"url_list: {error}")
+    with one_line("url_list"), ExitStack() as stack:
+        if arguments.list:
+            settings = own_list(arguments.list, arguments.contact, arguments.set)
+        else:
+            settings = stack.enter_context(served(openclipart(CORPUS), CORPUS, arguments.port))
+        contact = f"contact={arguments.contact or CONTACT}"
+        url_list([contact, *settings, *arguments.set], arguments.workspace, arguments.engine, [], Console())
 
 
 if __name__ == "__main__":

@@ -6,9 +6,7 @@ is known of the generated videos, so the script also says how much of it the sta
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,8 +14,7 @@ from rich.console import Console
 
 from curate.acquire.kinds import VIDEO_EXTENSIONS
 from curate.api import Workspace
-from curate.core.errors import CurateError, InputError
-from pipelines.commands import run_pipeline
+from pipelines.commands import count_files, one_line, parser_of, run_pipeline
 from pipelines.quickstart import levels, teach
 from pipelines.video_corpus import corpus
 
@@ -49,11 +46,7 @@ def curate_and_teach(
 
 def own_videos(videos: Path) -> list[str]:
     """Settings for your own folder: the folder that holds a video is its label, unless its metadata has one."""
-    files = sum(path.suffix.lower().lstrip(".") in VIDEO_EXTENSIONS for path in videos.rglob("*"))
-    if not files:
-        raise InputError(
-            f"VIDEOS={videos}: no such folder, or no videos in it; give a folder of videos, or leave VIDEOS out"
-        )
+    files = count_files(videos, VIDEO_EXTENSIONS, "VIDEOS", "videos")
     return [f"videos={videos.absolute()}", "namespace=own", levels(files), "pool.label=-1"]
 
 
@@ -78,15 +71,11 @@ def found(workspace: Workspace) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser = parser_of(__doc__)
     parser.add_argument("--videos", type=Path, help="folder of videos; default: generated ones, and some of Debian")
-    parser.add_argument("--workspace", default="workspace", help="output folder or URL")
-    parser.add_argument("--engine", choices=["ray", "local"], default="ray")
     arguments = parser.parse_args()
-    try:
+    with one_line("video"):
         video(arguments.videos, arguments.workspace, arguments.engine, Console())
-    except CurateError as error:
-        sys.exit(f"video: {error}")
 
 
 if __name__ == "__main__":

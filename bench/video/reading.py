@@ -2,14 +2,15 @@
 
 python -m bench.video.reading [CLIPS]
 
-Clips of 10 s, 640 x 360, 30 frames/s, move over photographs (1,000 of ImageNet if CURATE_SHARED has them, otherwise
-synthetic ones), in H.264 as x264 writes it by default, or MPEG-4 where PyAV has no x264. Ours reads the 8 JPEGs (short
-side 256, quality 92) that `pack.webdataset` keeps, in the order and packs of training. The peer decodes the mp4 by PyAV
-in one thread: `seek` goes to the key frame before each of the 8 times and decodes up to it, `forward` decodes once and
-takes these frames. Both cut frames of at most 196 patches of 16 pixels with our functions.
+Clips of 10 s, 360 and 720 lines high, 30 frames/s, move over photographs (1,000 of ImageNet if CURATE_SHARED has them,
+otherwise synthetic ones), in H.264 as x264 writes it by default, or MPEG-4 where PyAV has no x264. Ours reads the 8
+JPEGs (short side 256, quality 92) that `pack.webdataset` keeps, in the order and packs of training. The peer decodes
+the mp4 by PyAV in one thread: `seek` goes to the key frame before each of the 8 times and decodes up to it, `forward`
+decodes once and takes these frames. Both cut frames of at most 196 patches of 16 pixels with our functions.
 
 One process without workers, files in the page cache; CPU time is that of all threads. Rounds alternate; ratios are
-medians over rounds of (ours / peer in that round), with the smallest and largest. Aims: 200 clips/s, 20 times the mp4.
+medians over rounds of (ours / peer in that round), with the smallest and largest. A quarter as many clips have 720
+lines. Aims: 200 clips/s, 20 times the mp4.
 """
 
 from __future__ import annotations
@@ -41,28 +42,31 @@ from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture, open_source
 
 CLIPS, TARS = 48, 4
-WIDTH, HEIGHT, FPS, SECONDS, FRAMES, SIDE = 640, 360, 30, 10, 8, 256
-SHORT_WIDTH = round(WIDTH * SIDE / HEIGHT)
+FPS, SECONDS, FRAMES, SIDE, ASPECT = 30, 10, 8, 256, 16 / 9
+HEIGHTS = {360: 1, 720: 4}
+"""Lines of the mp4s: how many times fewer clips to make, because encoding takes most of the time."""
+SHORT_WIDTH = round(ASPECT * SIDE)
 PATCH, LIMIT, PREFIX = 16, 196, 5
 
 
-def pictures(photo: Image.Image, random: np.random.Generator) -> list[Image.Image]:
+def pictures(photo: Image.Image, random: np.random.Generator, height: int) -> list[Image.Image]:
     """A window of the photograph that moves, frame by frame."""
-    scale = 1.3 * max(WIDTH / photo.width, HEIGHT / photo.height)
+    width = round(ASPECT * height)
+    scale = 1.3 * max(width / photo.width, height / photo.height)
     whole = photo.resize((round(photo.width * scale), round(photo.height * scale)), Image.Resampling.BICUBIC)
-    room = np.array([whole.width - WIDTH, whole.height - HEIGHT])
+    room = np.array([whole.width - width, whole.height - height])
     start, end = random.random(2) * room, random.random(2) * room
     corners = np.rint(np.linspace(start, end, FPS * SECONDS)).astype(int).tolist()
-    return [whole.crop((left, top, left + WIDTH, top + HEIGHT)) for left, top in corners]
+    return [whole.crop((left, top, left + width, top + height)) for left, top in corners]
 
 
 def encoded(frames: list[Image.Image]) -> bytes:
     sink, h264 = io.BytesIO(), "libx264" in av.codecs_available
     with av.open(sink, "w", format="mp4") as output:
         stream: Any = output.add_stream("libx264" if h264 else "mpeg4", rate=FPS)
-        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = *frames[0].size, "yuv420p"
         if not h264:
-            stream.bit_rate = 1_000_000
+            stream.bit_rate = 1_000_000 if frames[0].height < 720 else 2_500_000
         for frame in frames:
             output.mux(stream.encode(av.VideoFrame.from_image(frame)))
         output.mux(stream.encode(None))
@@ -81,14 +85,14 @@ def kept(frames: list[Image.Image]) -> dict[str, bytes]:
     return members
 
 
-def write(folder: Path, count: int) -> list[bytes]:
+def write(folder: Path, count: int, height: int) -> list[bytes]:
     """Tars of the frames; returns the mp4s."""
     photos, random, mp4s = image_files(), np.random.default_rng(0), []
     for shard in range(TARS):
         with wds.TarWriter(str(folder / f"clips-{shard:03d}.tar"), encoder=False) as writer:
             for number in range(shard, count, TARS):
                 with Image.open(io.BytesIO(photos[number % len(photos)])) as image:
-                    frames = pictures(image.convert("RGB"), random)
+                    frames = pictures(image.convert("RGB"), random, height)
                 writer.write({"__key__": f"{number:06d}", **kept(frames)})
                 mp4s.append(encoded(frames))
     return mp4s
@@ -155,10 +159,15 @@ def seek(file: Any, stream: Any) -> Iterator[av.VideoFrame]:
 def main() -> None:
     torch.set_num_threads(1)
     count = int(sys.argv[1]) if sys.argv[1:] and __name__ == "__main__" else CLIPS
+    for height, part in HEIGHTS.items():
+        compare(count // part, height)
+
+
+def compare(count: int, height: int) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-clips-") as name:
         os.environ["CURATE_CACHE"], tars = f"{name}/cache", Path(name, "tars")
         tars.mkdir()
-        mp4s = write(tars, count)
+        mp4s = write(tars, count, height)
         dataset = open_source(str(tars))
         mixture = Mixture([dataset], [SourceRecipe(dataset=str(tars), modality="video", max_tokens=LIMIT)])
         assert mixture.frames(np.arange(count)).tolist() == [FRAMES] * count
@@ -166,7 +175,7 @@ def main() -> None:
         assert len(shapes) == 1, shapes
         size = dataset.index.numbers("size").mean()
         line(
-            "a clip",
+            f"a clip of {height} lines",
             f"{size / 1e3:.0f} kB",
             f"{FRAMES} JPEGs; its mp4 {np.mean([*map(len, mp4s)]) / 1e3:.0f} kB; {load()}",
         )

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from curate.core.contracts.stage import Artifact
+from curate.core.errors import Reject
 from curate.core.nouns.manifest import Manifest
 from curate.core.reader import Reader
 from curate.core.spend import RunSpend
@@ -56,9 +57,9 @@ class View(Protocol):
         """`count` (rows available) and `quota` (copies requested) of each unit of the selection upstream, if any."""
         ...
 
-    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader]]:
-        """Keys and encoded images or videos, without those that have no bytes, one at a time. Meant for hundreds,
-        not for millions."""
+    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader | Reject]]:
+        """Keys and encoded images or videos, or why one cannot be read, one at a time; nothing for rows without bytes.
+        Meant for hundreds, not for millions."""
         ...
 
     def dataset(self) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from curate.codec import media
 from curate.codec.formats import webp_size
 from curate.core.errors import Reject
-from curate.core.reader import LostError, Reader
+from curate.core.reader import Reader
 from curate.core.view import View
 
 
@@ -28,17 +28,17 @@ class Thumbnail:
     detail: str = ""
 
 
-MISSING = Thumbnail(reason="no bytes", detail="The pool has no image for this row: its download or import failed.")
+MISSING = Thumbnail(reason="no bytes", detail="The pool has no bytes for this row: its download or import failed.")
 
 
-def thumbnail(data: bytes | Reader, pixels: int, frames: int = 1) -> Thumbnail:
+def thumbnail(data: bytes | Reader | Reject, pixels: int, frames: int = 1) -> Thumbnail:
     """At most `pixels` on the longer side; never enlarged. frames: of a video; an image has one."""
     try:
+        if isinstance(data, Reject):
+            raise data
         medium = media.sniffed(data, tuple(media.MEDIA))
         film = medium.film if frames > 1 else None
         small = medium.thumbnail(data, pixels) if film is None else film(data, pixels, frames)
-    except LostError:
-        return MISSING
     except Reject as error:
         return Thumbnail(reason=error.reason.replace("_", " "), detail=_separated(error.detail))
     width, height = webp_size(small)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from curate.codec.video import limited
+from curate.codec.video.containers import COPYABLE
 from curate.codec.video.times import times_ms
 from curate.core.errors import Reject
 from curate.core.reader import Reader
@@ -63,7 +64,7 @@ def clip_of(data: Reader, duration_ms: int | None, sha256: str | None, kept: Kep
     mp4 = None
     if kept != "frames":
         whole = {"start_ms": 0, "stop_ms": duration_ms}
-        mp4 = data if found.format == "mp4" else limited.extract(data, whole)
+        mp4 = data if found.format == "mp4" and found.codec in COPYABLE else limited.extract(data, whole)
     facts: dict[str, Any] = {name: getattr(found, name) for name in ("width", "height", "format")}
     source = dict(facts)
     frames, jpegs = list[limited.Shown](), list[bytes]()
@@ -77,7 +78,7 @@ def clip_of(data: Reader, duration_ms: int | None, sha256: str | None, kept: Kep
         facts = {"width": width, "height": height, "format": "jpeg", "sha256": _digest(jpegs)}
         facts |= {"frames_ms": [frame.ms for frame in frames], "damaged": sum(frame.corrupt for frame in frames)}
     elif mp4 is not None:
-        facts["sha256"] = sha256 if mp4 is data else mp4.sha256()
+        facts |= {"format": "mp4", "sha256": sha256 if mp4 is data else mp4.sha256()}
     facts |= {"media": "video", "duration_ms": duration_ms, "fps": found.fps, "has_audio": found.has_audio}
     return Clip(jpegs, mp4, facts, source)
 

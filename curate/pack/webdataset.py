@@ -72,7 +72,8 @@ class PackWebDataset(Pack):
     video: Annotated[Kept, Added()] = Field(
         "frames",
         description="frames: of a video, JPEGs of some frames; clip: an mp4 of its packets, which are copied with the "
-        "first sound track, and never encoded again: what an mp4 cannot hold is rejected; both: the frames and the mp4",
+        "first sound track, and never encoded again: codecs that an mp4 cannot hold are rejected; an mp4 is packed as "
+        "it is; both: the frames and the mp4",
     )
     frames: Annotated[int, Added()] = Field(
         8,
@@ -103,6 +104,8 @@ class PackWebDataset(Pack):
 
     @model_validator(mode="after")
     def _free_names(self) -> PackWebDataset:
+        if len(set(self.group_by)) < len(self.group_by):
+            raise ValueError(f"group_by: {self.group_by[0]} is given twice; give each once")
         own = INDEX_COLUMNS | {GROUP} if self.group_by else INDEX_COLUMNS
         taken = sorted(own & self._sources().keys())
         if taken:

@@ -15,7 +15,7 @@ def test_a_missing_folder_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["quickstart", "--images", str(tmp_path / "none")])
-    with pytest.raises(SystemExit, match=r"^quickstart: IMAGES=.*none: no such folder, or no images in it[^\n]*$"):
+    with pytest.raises(SystemExit, match=r"^quickstart: IMAGES=.*none: not a folder with images in it[^\n]*$"):
         quickstart.main()
     assert capsys.readouterr().out == ""
 

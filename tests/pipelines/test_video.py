@@ -61,7 +61,7 @@ def test_what_is_known_of_films_is_true(images: Path, tmp_path: Path) -> None:
 def test_a_missing_folder_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     monkeypatch.setattr("sys.argv", ["video", "--videos", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"^video: VIDEOS=[^\n]*: no such folder, or no videos in it[^\n]*$"):
+    with pytest.raises(SystemExit, match=r"^video: VIDEOS=[^\n]*: not a folder with videos in it[^\n]*$"):
         video.main()
 
 

@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from curate.cluster.profile.drift import Drift
 from curate.cluster.profile.profile import Profile
 from curate.core.contracts import Artifact
+from curate.core.errors import Reject
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.nouns.manifest import Manifest
@@ -56,7 +57,7 @@ class MemoryView:
 
     rows: list[dict[str, Any]]
     stages: dict[str, Manifest]
-    encoded: dict[str, bytes] = field(default_factory=dict)
+    encoded: dict[str, bytes | Reject] = field(default_factory=dict)
     shard_rows: int = 100
     absent: tuple[str, ...] = ()
     packed: dict[str, Any] | None = None
@@ -99,9 +100,10 @@ class MemoryView:
     def quotas(self) -> pa.Table | None:
         return self.filled
 
-    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader]]:
+    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader | Reject]]:
         self.requested.extend(keys)
-        return ((key, Reader(self.encoded[key])) for key in keys if key in self.encoded)
+        found = ((key, self.encoded[key]) for key in keys if key in self.encoded)
+        return ((key, one if isinstance(one, Reject) else Reader(one)) for key, one in found)
 
     def dataset(self) -> dict[str, Any] | None:
         return self.packed

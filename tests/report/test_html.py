@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from curate.core.errors import Reject
 from curate.core.hashing import make_key
 from curate.core.ledger import Entry
 from curate.core.recipe.registry import resolve
@@ -205,6 +206,13 @@ def test_duplicates_are_shown_next_to_their_keeper(page):
 def test_undecodable_and_missing_images_have_a_reason(page):
     assert "truncated png" in page.text
     assert "no bytes" in page.text
+
+
+def test_bytes_that_are_gone_or_cannot_be_copied_have_their_reason():
+    view = small_pool()
+    view.encoded[view.rows[0]["key"]] = Reject("not_copyable", "vp8; an mp4 holds h264")
+    page = render(view)
+    assert "not copyable" in page.text and "vp8; an mp4 holds h264" in page.text
 
 
 def test_detail_of_an_import_reaches_the_page():

@@ -15,7 +15,7 @@ from PIL import Image
 from curate.codec.video.times import times_ms
 from curate.core.hashing import make_key
 from curate.core.reader import LostError, Reader
-from curate.html.thumbnails import MISSING, thumbnail
+from curate.html.thumbnails import MISSING, Thumbnail, thumbnail
 from curate.report.html import ReportHtml
 from curate.report.page.videos import MARKS, TIMELINES
 from curate.report.survey import scope as report_scope
@@ -122,7 +122,7 @@ def test_a_video_that_is_lost_while_it_is_read_has_no_film() -> None:
                 raise LostError("changed", "other bytes than before")
             return super().read_at(offset, size)
 
-    assert thumbnail(Lost(video(*FILM)), 64, 8) == MISSING
+    assert thumbnail(Lost(video(*FILM)), 64, 8) == Thumbnail(reason="changed", detail="other bytes than before")
 
 
 def test_the_page_is_bounded_for_many_cuts_and_videos() -> None:

@@ -34,6 +34,8 @@ CODECS = (
     "wmv1", "wmv2", "wmv3", "vc1", "mjpeg", "theora", "prores", "h263", "flv1", "cinepak", "ffv1",
 )  # fmt: skip
 """FFmpeg's names of the codecs that are decoded."""
+COPYABLE = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
+"""Those that an mp4 may hold."""
 DECODERS = (
     "h264,hevc,vp8,vp9,libdav1d,mpeg1video,mpeg2video,mpeg4,msmpeg4v1,msmpeg4v2,msmpeg4,wmv1,wmv2,wmv3,vc1,mjpeg,theora,"
     "prores,h263,flv,cinepak,ffv1,aac,mp3float,mp2float,ac3,eac3,opus,vorbis,flac"

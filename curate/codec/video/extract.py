@@ -14,14 +14,13 @@ from typing import Any
 
 import av
 
-from curate.codec.video.containers import INDEXED
+from curate.codec.video.containers import COPYABLE, INDEXED
 from curate.codec.video.source import Budget, Input, Source, opened
 from curate.core.errors import Undecodable
 from curate.core.reader import Reader
 
-VIDEO = ("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mpeg1video", "mjpeg")
 AUDIO = ("aac", "mp3", "ac3", "eac3", "opus", "flac", "alac")
-"""Codecs that an mp4 may hold."""
+"""Codecs of sound that an mp4 may hold."""
 MAX_SCALE = 1 << 30
 """Parts of a second that an mp4's times may count."""
 APART_MS = 2000
@@ -34,8 +33,8 @@ def extract(reader: Input, span: Mapping[str, Any], budget: Budget | None = None
     if not (isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop):
         raise Undecodable("bad_span", f"{dict(span)}: expected whole start_ms < stop_ms")
     with opened(reader, budget) as source:
-        if source.codec not in VIDEO:
-            raise Undecodable("not_copyable", f"{source.codec}; an mp4 holds {', '.join(VIDEO)}")
+        if source.codec not in COPYABLE:
+            raise Undecodable("not_copyable", f"{source.codec}; an mp4 holds {', '.join(COPYABLE)}")
         if source.edited:
             raise Undecodable("not_copyable", "an mp4 whose edit list has several parts, or with times that go back")
         audio = next((one for one in source.container.streams.audio if _name(one) in AUDIO), None)

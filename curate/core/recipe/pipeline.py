@@ -390,7 +390,8 @@ class Pipeline:
                     raise node.fail(f"column {column!r}: rows of {pool!r} have no parents; leave {PARENT!r} out")
                 writer = next((n for n in self.nodes if column in self.columns_of(n) and n != node.name), None)
                 hint = did_you_mean(column, [*makers, *fields], "add a stage that writes it")
-                hint = f"add {writer!r} to `from`" if writer else hint
+                above = min((one for one in fields if one.replace(PARENT, "") == column), key=len, default=None)
+                hint = f"give {above!r}" if above else f"add {writer!r} to `from`" if writer else hint
                 use = node.stage.use_of(column) if isinstance(node.stage, Map) else ""
                 raise node.fail(f"column {column!r}{f' ({use})' if use else ''} is missing upstream; {hint}")
         try:

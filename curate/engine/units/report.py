@@ -232,7 +232,7 @@ class StoredView:
     def quotas(self) -> pa.Table | None:
         return None if self.selection is None else read_selection(self.storage, self.selection[1], "quotas.parquet")
 
-    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader]]:
+    def images(self, keys: Sequence[str]) -> Iterator[tuple[str, Reader | Reject]]:
         found = set[str]()
         wanted = pa.array(list(keys), pa.string())
         for shard in self._shards_of(keys):
@@ -241,7 +241,7 @@ class StoredView:
             table = table.filter(hit)
             data = read_members(self.storage, shard, table.to_pydict())
             for key, image in zip(table.column("key").to_pylist(), data, strict=True):
-                if key not in found and not isinstance(image, Reject):
+                if key not in found:
                     found.add(key)
                     yield key, image
 

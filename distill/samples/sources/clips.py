@@ -58,19 +58,27 @@ def check_clips(mixture: Mixture) -> None:
     """InputError for a source of images that has clips, and for settings of clips that do not fit its samples."""
     for number, (own, recipe) in enumerate(zip(mixture.sources, mixture.recipes, strict=True)):
         place, start, stop = f"{_PLACE}.{number}", int(mixture.starts[number]), int(mixture.starts[number + 1])
-        most, clips = 1, 0
+        most, samples, clips, files = 1, 0, 0, 0
         for first in range(start, stop, _BLOCK):
-            stored = mixture.stored_frames(np.arange(first, min(first + _BLOCK, stop)))
-            most, clips = max(most, int(stored.max())), clips + int(np.count_nonzero(stored > 1))
+            frames = mixture.frames_of_videos(np.arange(first, min(first + _BLOCK, stop)))
+            if recipe.only is not None:
+                frames = frames[(frames >= 0) == (recipe.only == "clips")]
+            most, samples = max(most, int(frames.max(initial=1))), samples + len(frames)
+            clips, files = clips + int(np.count_nonzero(frames > 1)), files + int(np.count_nonzero(frames == 0))
+        if not samples:
+            raise InputError(f"{place}.only: {recipe.only}, but {own.url} has none of them; remove the source")
+        if files:
+            raise InputError(
+                f"{place}: {files} of {samples} samples of {own.url} are mp4 files without frames; pack it with "
+                f"`video: frames` or `video: both`{', or set only: images' if files < samples else ''}"
+            )
         if recipe.frames is not None and recipe.frames > most:
             what = f"its clips have {most} frames at most; set it to {most} or lower" if clips else "it has no clips"
             remedy = ", or pack more frames" if clips else "; remove the setting"
             raise InputError(f"{place}.frames: {recipe.frames} frames of the clips of {own.url}, but {what}{remedy}")
-        if recipe.only is not None and clips == (stop - start if recipe.only == "images" else 0):
-            raise InputError(f"{place}.only: {recipe.only}, but {own.url} has none of them; remove the source")
-        if clips and recipe.modality == "image" and recipe.frames != 1 and recipe.only != "images":
+        if clips and recipe.modality == "image" and recipe.frames != 1:
             raise InputError(
-                f"{place}: {clips} of {stop - start} samples of {own.url} are clips of up to {most} frames, but its "
+                f"{place}: {clips} of {samples} samples of {own.url} are clips of up to {most} frames, but its "
                 f"modality is image; set modality: video, or frames: 1 to read each clip's middle frame as an image"
-                f"{', or only: images' if clips < stop - start else ''}"
+                f"{', or only: images' if recipe.only is None and clips < samples else ''}"
             )

@@ -114,8 +114,7 @@ def open_dataset(url: str) -> Dataset:
     if not rows:
         raise InputError(f"{url}: the dataset has no samples; see its funnel with `curate status`")
     chosen = [name for name in _MAPPED if name in names and name != "ext"]
-    if _CLIPS in names:
-        _check_frames(storage, place, url)
+    if {_CLIPS, FRAMES} <= set(names):
         chosen.append(FRAMES)
     index = load_index(
         IndexSource(
@@ -133,16 +132,6 @@ def open_dataset(url: str) -> Dataset:
         return (batch.column(0) for batch in _batches(storage, place, [name]))
 
     return Dataset(storage, index, names, read, tars)
-
-
-def _check_frames(storage: Storage, place: str, url: str) -> None:
-    """InputError if a sample is a video file."""
-    for batch in _batches(storage, place, ["ext"]):
-        if pc.any(pc.equal(batch.column(0), "mp4")).as_py():
-            raise InputError(
-                f"{url}: has clips as mp4 files, without frames; expected frames: pack it with `video: frames`, or "
-                "`video: both`"
-            )
 
 
 def _locate(url: str) -> Storage:

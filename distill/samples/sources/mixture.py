@@ -92,12 +92,16 @@ class Mixture:
 
     def stored_frames(self, rows: ArrayLike) -> NDArray[np.int64]:
         """Frames (n,) that the tars have of rows (n,); 1 for images."""
+        return self.frames_of_videos(rows).clip(min=1)
+
+    def frames_of_videos(self, rows: ArrayLike) -> NDArray[np.int64]:
+        """Frames (n,) that the tars have of rows (n,); 0 for an mp4 without frames, -1 for images."""
         rows = np.asarray(rows, dtype=np.int64)
-        found = np.ones(rows.shape, dtype=np.int64)
+        found = np.full(rows.shape, -1, dtype=np.int64)
         for source, mine, places in self._by_source(rows):
             if self.sources[source].index.has(FRAMES):
                 found[mine] = self.sources[source].index.numbers(FRAMES)[places]
-        return found.clip(min=1)
+        return found
 
     def frames(self, rows: ArrayLike) -> NDArray[np.int64]:
         """Frames (n,) that are read of rows (n,); 1 for images."""
@@ -165,7 +169,7 @@ class Mixture:
 
     def _of_kind(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         kinds = np.array(["" if recipe.only is None else recipe.only for recipe in self.recipes])[self.source_of(rows)]
-        return (kinds == "") | (kinds == np.where(self.stored_frames(rows) > 1, "clips", "images"))
+        return (kinds == "") | (kinds == np.where(self.frames_of_videos(rows) >= 0, "clips", "images"))
 
     def within_limits(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """`eligible` of rows (n,), without reading the others."""

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curate.codec.video.containers import REASONS
+from curate.codec.video.containers import COPYABLE, REASONS
 from curate.codec.video.decode import Tally, pictures
-from curate.codec.video.extract import AUDIO, VIDEO, extract
+from curate.codec.video.extract import AUDIO, extract
 from curate.codec.video.probe import probe
 from curate.codec.video.source import opened
 from curate.core.errors import Undecodable
@@ -137,4 +137,4 @@ def test_damage_is_copied_or_has_a_reason() -> None:
 
 
 def test_codecs_are_known() -> None:
-    assert not set(VIDEO) & set(AUDIO)
+    assert not set(COPYABLE) & set(AUDIO)

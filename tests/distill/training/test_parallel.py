@@ -29,6 +29,7 @@ from distill.training.checkpoint import last_checkpoint
 from distill.training.run_folder import RunFolder
 from distill.training.steps import PastSteps
 from distill.training.trainer import Trainer
+from tests.distill.clips import clip, write_clips
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
 from tests.distill.ranks import LOGGED, SAVED, log_samples, take_steps
@@ -117,6 +118,19 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Recipe with clips of one to four frames, of which two are a pair."""
+    place, samples = tmp_path_factory.mktemp("clips"), [clip(number, 1 + number % 4) for number in range(24)]
+    dataset = write_clips(place / "toy", samples, texts=[f"number {number}" for number in range(24)])
+    values = everything(str(dataset), str(place / "run"))
+    values["data"]["sources"][0] |= {"modality": "video", "max_tokens": 12}
+    values["data"] |= {"sequence_tokens": 150, "sequence_images": 8}
+    values["student"] |= {"moe": None}
+    values["contrastive"]["frame_pairs"] = 0.7
+    return values
+
+
+@pytest.fixture(scope="module")
 def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Steps of one process with one batch; other jobs replay its routing."""
     return take_steps(everything(str(texts), str(tmp_path_factory.mktemp("alone"))), ALONE)
@@ -124,14 +138,22 @@ def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def finished(
-    folder: Path, texts: Path, pairs: dict[str, Any], alone: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+    folder: Path,
+    texts: Path,
+    pairs: dict[str, Any],
+    clips: dict[str, Any],
+    alone: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Finished:
     """All jobs run in one process, because importing torch takes seconds."""
     place = tmp_path_factory.mktemp("ranks")
     plain = recipe_values(str(folder), str(place / "plain"))
     plain["train"] |= {"precision": "float64", "steps": 9}
     plain["teachers"][0]["standardise"] = "scale"
-    jobs = {"plain": plain, "pairs": pairs | {"run": pairs["run"] | {"micro_sequences": 1}}}
+    jobs = {"plain": plain}
+    jobs |= {
+        name: own | {"run": own["run"] | {"micro_sequences": 1}} for name, own in (("pairs", pairs), ("clips", clips))
+    }
     for name, run in (
         ("micro", {"micro_sequences": 1}),
         ("sharded", {"parallel": "fsdp", "activation_checkpointing": True}),
@@ -213,6 +235,11 @@ def test_two_ranks_equal_one_with_two_texts_per_image(finished, pairs):
     one = take_steps(pairs, ALONE)
     assert_same(one, finished.ranks("pairs"))
     assert all(step["sums"]["contrastive"] > 0 for step in one["steps"])
+
+
+def test_two_ranks_equal_one_with_clips(finished, clips):
+    """A clip is never divided between ranks, nor between micro-batches."""
+    assert_same(take_steps(clips, ALONE), finished.ranks("clips"))
 
 
 @pytest.mark.parametrize("name", ["micro", "sharded"])

@@ -270,6 +270,7 @@ def test_a_parents_error_that_is_retried_reaches_its_children(workspace: Path) -
             "tiles",
             r"column 'parent.parent.cuts' is missing upstream; did you mean 'parent.parent'",
         ),
+        ("cuts", "tiles", r"column 'cuts' is missing upstream; give 'parent.cuts'$"),
         ("parent.cuts", "cuts", r"column 'parent.cuts': rows of 'pool' have no parents; leave 'parent.' out"),
     ],
 )

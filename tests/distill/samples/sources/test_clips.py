@@ -169,6 +169,7 @@ def test_a_tar_cut_within_the_frames_of_a_clip_is_named_with_the_clip(tmp_path, 
     [
         ({"modality": "image"}, r"sources\.0: 4 of 6 samples of .* are clips of up to 12 frames, but its modality is im"
          r"age; set modality: video, or frames: 1 to read each clip's middle frame as an image, or only: images$"),
+        ({"only": "images", "frames": 8}, r"frames: 8 frames of the clips of .*, but it has no clips; remove the s"),
         ({"frames": 13}, r"frames: 13 frames of the clips of .*, but its clips have 12 frames at most; set it"),
     ],
 )  # fmt: skip
@@ -198,11 +199,17 @@ def test_a_source_may_be_limited_to_its_images_or_clips(folder):
     assert mixture_of(folder, modality="image", frames=1).frames(np.arange(6)).tolist() == [1] * 6
 
 
-def test_files_of_video_without_frames_are_one_line(tmp_path, folder):
+def test_a_video_of_one_frame_is_a_clip(tmp_path, folder):
     copied = shutil.copytree(folder, tmp_path / "d")
     table = pq.read_table(copied / "index.parquet")
-    place = table.schema.get_field_index("ext")
-    table = table.set_column(place, "ext", pa.array(["jpg"] * 5 + ["mp4"]))
-    pq.write_table(table, copied / "index.parquet")
-    with pytest.raises(InputError, match="has clips as mp4 files, without frames; expected frames: pack it with"):
-        open_source(str(copied))
+    frames = pa.array([8, None, 3, 2, 1, 12], table.schema.field("frames").type)
+    pq.write_table(table.set_column(table.schema.get_field_index("frames"), "frames", frames), copied / "index.parquet")
+    assert mixture_of(copied, modality="image", only="images").eligible.nonzero()[0].tolist() == [1]
+    assert mixture_of(copied, only="clips").eligible.nonzero()[0].tolist() == [0, 2, 3, 4, 5]
+
+
+def test_columns_of_a_user_with_the_names_of_clips_do_not_make_clips(tmp_path):
+    items = drawn_items(3)
+    for item in items:
+        item.columns["frame_offsets"] = 12
+    assert mixture_of(write_dataset(tmp_path / "d", items)).frames(np.arange(3)).tolist() == [1, 1, 1]
