@@ -110,6 +110,34 @@ def export_command(
     print(export(run, to, precision=precision))
 
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@app.command("explain")
+def explain_command(
+    run: Annotated[str, typer.Argument(help="The folder printed by `distill train`.")],
+    step: Annotated[int, typer.Option("--step", help="The step, from 1.")],
+    rank: Annotated[int | None, typer.Option("--rank", help="Only the samples of this rank, from 0.")] = None,
+    json: Json = False,
+) -> None:
+    """Print the samples of a step of a run: keys, sizes, captions drawn, and the losses around it."""
+    from distill.commands.explain import explain
+
+    explain(run, step, rank, Console(), as_json=json)
+
+
+@app.command("where")
+def where_command(
+    run: Annotated[str, typer.Argument(help="The folder printed by `distill train`.")],
+    keys: Annotated[list[str], typer.Argument(metavar="KEY...", help="Keys of samples.")],
+    json: Json = False,
+) -> None:
+    """Print the steps of a run that saw samples."""
+    from distill.commands.explain import where
+
+    where(run, keys, Console(), as_json=json)
+
+
 def main() -> None:
     try:
         app()

@@ -23,8 +23,7 @@ from distill.parallel import World
 from distill.recipe import Recipe
 from distill.samples.batches.draws import lowest
 from distill.samples.batches.loader import Batch, collate, read_in_order
-from distill.samples.batches.stream import Stream
-from distill.samples.batches.track import Packing
+from distill.samples.batches.stream import Stream, training_stream
 from distill.samples.images.augment import augment
 from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage, Skipped
 from distill.samples.sources import split
@@ -132,16 +131,7 @@ class StageContext:
         return ~self.test if eligible is None else ~self.test & eligible
 
     def stream(self) -> Stream:
-        data, prefix = self.recipe.data, 1 + self.recipe.student.registers
-        packing = Packing(data.sequence_tokens, data.sequence_images, data.lookahead, data.lanes, data.window_shards)
-        return Stream(
-            self.dataset,
-            self.trained(),
-            seed=self.recipe.seed,
-            sequences=self.recipe.train.sequences,
-            tokens=lambda rows, epochs: self.reader.places(rows, epochs, prefix),
-            packing=packing,
-        )
+        return training_stream(self.recipe, self.dataset, self.trained())
 
     def fit_tokenizer(self) -> Tokenizer:
         """Fitted on the texts of the training samples of lowest hash(seed, key).

@@ -105,7 +105,7 @@ def ours(mixture: Mixture) -> Iterator[np.ndarray]:
     """An epoch as in training: planned, packed, decoded by a thread."""
     read, every = ImageReader(mixture, patch=PATCH, max_tokens=LIMIT), np.arange(len(mixture))
     packing = Packing(capacity=4096, images=16)
-    tokens = read.places(every, None, PREFIX)
+    tokens = read.patch_counts.places(every, None, PREFIX)
     stream = Stream(mixture, every, seed=0, sequences=1, tokens=tokens, packing=packing)
     left = len(mixture)
     for share in Loader(stream, read, workers=1, prefetch=0):  # prefetch would start the next epoch

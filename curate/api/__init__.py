@@ -42,6 +42,7 @@ from curate.engine.record.summary import Attempt, RunSummary
 from curate.engine.record.usage import DatasetInfo, Usage
 from curate.engine.run import Result, new_run_id
 from curate.engine.state import Options
+from curate.engine.takedown.takedown import verify as verify_takedown
 from curate.engine.workers.allocation import Allocated
 from curate.pack.export import export
 
@@ -52,5 +53,5 @@ __all__ = [
     "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
     "export", "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json",
     "plan_table", "push_release", "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row",
-    "write_table",
+    "verify_takedown", "write_table",
 ]  # fmt: skip

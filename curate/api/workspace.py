@@ -43,6 +43,8 @@ from curate.engine.record.usage import DatasetInfo, Usage
 from curate.engine.run import asked, make_backend, new_run_id
 from curate.engine.state import Options
 from curate.engine.steps import step_of
+from curate.engine.takedown.find import entries_of, find
+from curate.engine.takedown.takedown import takedown
 from curate.engine.workers.scheduler import Scheduler
 from curate.release.read import open_release
 
@@ -333,6 +335,27 @@ class Workspace:
     def remove_tombstones(self, entries: Sequence[str], why: str) -> int:
         """Take tombstones back; returns their number. The list keeps both entries."""
         return noun_tombstones.remove(self._storage, with_keys(self._storage, entries), why)
+
+    def find_samples(
+        self, entries: Sequence[str], releases: Sequence[str] = (), runs: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Where samples (keys, sha256 digests, URLs, source ids, paths of images) are: pools, facts, selections,
+        datasets, releases and training runs, and near copies of them."""
+        return find(self._storage, entries_of(self._storage, entries), releases, runs)
+
+    def takedown(
+        self,
+        entries: Sequence[str],
+        why: str,
+        *,
+        erase: bool = False,
+        releases: Sequence[str] = (),
+        runs: Sequence[str] = (),
+    ) -> dict[str, Any]:
+        """Take samples out of every dataset and later run and, with `erase`, remove their bytes; returns the receipt,
+        which is also in the workspace. A killed call is resumed by the same call."""
+        with claims.exclusive(self._storage):
+            return takedown(self._storage, entries, why, erase=erase, releases=releases, runs=runs)
 
     def tombstone_history(self) -> list[tuple[str, str, str, bool]]:
         """(kind, value, reason, whether it takes an earlier entry back) of the whole list, oldest first."""

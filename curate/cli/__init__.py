@@ -18,6 +18,7 @@ from curate.cli.runs import runs
 from curate.cli.servers import servers
 from curate.cli.stages import stages
 from curate.cli.submit import submit
+from curate.cli.takedown import takedowns
 from curate.cli.text import text
 from curate.cli.verbs import verbs
 from curate.core.errors import CeilingError, CurateError, DrainedError
@@ -44,6 +45,7 @@ app.add_typer(servers)
 app.add_typer(stages)
 app.add_typer(data)
 app.add_typer(release)
+app.add_typer(takedowns)
 app.add_typer(cluster, name="cluster")
 app.add_typer(encoders, name="encoders")
 app.add_typer(text, name="text")

@@ -16,7 +16,7 @@ from curate.codec.files import batches, read_files
 from curate.codec.listing import FileInfo, Stamp
 from curate.codec.readers import MEMORY_BYTES, FileReader, identity
 from curate.codec.tars import read_spans
-from curate.core.errors import Reject, StorageError
+from curate.core.errors import Reject, StorageError, Undecodable
 from curate.core.nouns.pools import EDGES, Shard, in_folder, in_place, is_virtual, read_pool
 from curate.core.reader import LostError, Reader, as_reader
 from curate.core.store.storage import Storage, open_storage
@@ -44,7 +44,7 @@ def read_members(storage: Storage, shard: Shard, rows: Mapping[str, Sequence[Any
         return _extract(storage, shard.parent_shard(), list(zip(rows["parent_row"], rows["span"], strict=True)))
     if in_folder(shard):
         return _read_folder(open_storage(shard.tar), rows)
-    return read_tar(storage, shard, list(zip(rows["offset"], rows["size"], strict=True)))
+    return map(_unless_erased, read_tar(storage, shard, list(zip(rows["offset"], rows["size"], strict=True))))
 
 
 def _extract(storage: Storage, above: Shard, rows: list[tuple[int, str]]) -> Iterator[Reader | Reject]:
@@ -76,6 +76,13 @@ def read_tar(storage: Storage, shard: Shard, spans: list[tuple[int, int]]) -> It
     whole = None if len(small) == len(spans) else _of_tar(place, name, shard)
     for offset, size in spans:
         yield Reader(next(data)) if size <= MEMORY_BYTES else FileReader(place, name, size, offset, whole)
+
+
+def _unless_erased(reader: Reader) -> Reader | Reject:
+    """A takedown replaces a member's bytes by zeros; no medium begins with 512 of them. Large members are not read."""
+    if 0 < reader.size <= MEMORY_BYTES and not any(reader.read_at(0, min(reader.size, 512))):
+        return Undecodable("erased", "a takedown has removed the bytes")
+    return reader
 
 
 def _of_tar(place: Storage, name: str, shard: Shard) -> tuple[int, Stamp]:

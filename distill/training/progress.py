@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -66,6 +67,7 @@ class Metrics:
             **{name: self._sums[name] / images if images else None for name in losses},
             **{name: self._sums[name] / self._steps for name in _PER_STEP if name in self._sums},
             **state,
+            "time": round(time.time(), 1),
             "images": int(images),
             "skipped": int(self._sums["skipped"]),
             "fill": round(self._sums["tokens"] / max(self._sums["places"], 1), 4),
@@ -82,7 +84,8 @@ class Metrics:
         return line
 
     def _track(self, step: int, line: dict[str, Any]) -> None:
-        values = {name: value for name, value in line.items() if name != "step" and isinstance(value, int | float)}
+        skipped = ("step", "time")
+        values = {name: value for name, value in line.items() if name not in skipped and isinstance(value, int | float)}
         for tracker in self._trackers:
             tracker.log(step, values)
 
@@ -102,6 +105,23 @@ def _step(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, LookupError, TypeError):
         return float("inf")
+
+
+def read_lines(run: RunFolder) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; without corrupt ones."""
+    lines = run.metrics.read_text("utf-8", errors="replace").splitlines() if run.metrics.is_file() else []
+    return [json.loads(line) for line in lines if math.isfinite(_step(line))]
+
+
+def losses_of(line: dict[str, Any]) -> dict[str, float]:
+    """The losses of a line, without weights."""
+    return {name: value for name, value in line.items() if name not in _NO_LOSSES}
+
+
+_NO_LOSSES = {
+    "step", "stage", "epoch", "learning_rate", "tokens_seen", "places", "time", "images", "skipped", "fill",
+    "images_per_second", "tokens_per_second", "peak_share", "wait_share", *_PER_STEP,
+}  # fmt: skip
 
 
 class Bar:

@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -33,6 +34,7 @@ from distill.training.optim import learning_rate
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import RunFolder
+from distill.training.steps import record_stage
 from distill.training.throughput import measured_peak
 from distill.training.trackers import TENSORBOARD, Tracked, opened
 from distill.training.trackers import check as check_trackers
@@ -104,6 +106,8 @@ class TrainingRun:
 
     def _run_stage(self, number: int, began: float, metrics: Metrics | None, bar: Bar, stop: list[int]) -> None:
         trainer, recipe, end = self.trainer, self.stages[number], self.ends[number]
+        if self.world.first:
+            record_stage(self.run, number, trainer.step, self.world.size, trainer.loader.stream.counted())
         shares = iter(trainer.loader)
         try:
             while trainer.step < end:
@@ -119,8 +123,9 @@ class TrainingRun:
                     sums |= {"wait_seconds": waited, "places": sums["sequences"] * recipe.data.sequence_tokens}
                     del sums["sequences"]
                     rate = learning_rate(recipe, trainer.step - 1 - trainer.began)
-                    place = {"stage": number, "epoch": share.step.epoch, "learning_rate": rate}
+                    place: dict[str, Any] = {"stage": number, "epoch": share.step.epoch, "learning_rate": rate}
                     place["tokens_seen"] = trainer.tokens_seen
+                    place["places"] = [asdict(one) for one in share.step.after.places]
                     bar.advance(metrics.add(trainer.step, sums, place, flush=last or stopping))
                 if last or stopping or trainer.step % recipe.run.checkpoint_every == 0:
                     self._save()

@@ -4,7 +4,8 @@ recipe.yaml       the effective recipe, overrides applied
 run.json          the fingerprint; a run of another fingerprint never continues here
 standards.pt      standardisation of the teachers' features
 checkpoints/      step-00000500 …, the last few (`distill.training.checkpoint`)
-metrics.jsonl     a line per `log_every` steps
+metrics.jsonl     a line per `log_every` steps, with the position in the data after them
+plan.json         what planning a step again needs (`distill.training.steps`)
 tensorboard/      the same as event files
 finished.json     written after the last step
 evaluation.json   the result of `distill eval`, with the digest of its inputs; evaluation.html is the page

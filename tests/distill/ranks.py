@@ -7,12 +7,13 @@ steps     runs the steps of each recipe of the jobs (name -> values) and writes 
           over the global batch and the summed gradients, at the end the standardisers and the weights; after step
           SAVED, a checkpoint in OUT/NAME-run
 commands  runs each of the jobs (name -> arguments of `distill`), with {rank} filled in. OUT/NAME-RANK.txt has a rank's
-          output, OUT/codes.yaml the exit codes of failed ranks. In the job KILLED the second rank is killed during a
-          step
+          output, OUT/codes.yaml the exit codes of failed ranks. In the jobs KILLED the second rank is killed during a
+          step; a job of LOGGED adds the samples that each step saw to OUT/LOGGED-RANK.jsonl
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -42,7 +43,9 @@ from distill.training.sharding import full_state, full_tensor
 from distill.training.trainer import Trainer
 from tests.distill.routing import Routing, record_routing, replay_routing
 
-SAVED, KILLED = 2, "killed"
+SAVED, KILLED = 2, {"killed": 2, "logged": 70, "logged again": 140}
+"""Steps before which a job is killed."""
+LOGGED = "logged"
 
 
 def trainer_of(values: dict[str, Any], world: World) -> Trainer:
@@ -91,6 +94,24 @@ def take_all(jobs: dict[str, Any], out: Path) -> None:
             torch.save(done, out / f"{name}-{world.rank}.pt")
 
 
+def log_samples(out: Path) -> Callable[..., Any]:
+    """Log what each step sees: (step, sequence, key, text) of this rank's images, in order. Returns the former
+    `Trainer.update`."""
+    update = Trainer.update
+
+    def update_and_log(trainer: Trainer, share: Any, **kwargs: Any) -> Any:
+        key = trainer.context.dataset.key
+        assert not share.skipped
+        pairs = zip(share.sequence, share.images, strict=True)
+        seen = [[sequence, key(image.row), image.text] for sequence, image in pairs]
+        with (out / f"{LOGGED}-{trainer.context.world.rank}.jsonl").open("a") as file:
+            file.write(json.dumps([trainer.step + 1, trainer.context.world.size, seen]) + "\n")
+        return update(trainer, share, **kwargs)
+
+    Trainer.update = update_and_log  # type: ignore[method-assign]
+    return update
+
+
 def command(name: str, arguments: list[str], out: Path) -> None:
     """Run the command line as if it were a separate process."""
     rank = os.environ["RANK"]
@@ -98,15 +119,17 @@ def command(name: str, arguments: list[str], out: Path) -> None:
     for stream in (1, 2):
         os.dup2(output, stream)
     sys.argv[:] = ["distill", *(item.replace("{rank}", rank) for item in arguments)]
-    if name == KILLED and rank == "1":
+    if name in KILLED and rank == "1":
         update = Trainer.update
 
         def update_or_die(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
-            if trainer.step == SAVED:
+            if trainer.step == KILLED[name]:
                 os.kill(os.getpid(), signal.SIGKILL)
             return update(trainer, *args, **kwargs)
 
         Trainer.update = update_or_die  # type: ignore[method-assign]
+    if name.startswith(LOGGED):
+        log_samples(out)
     main()
 
 

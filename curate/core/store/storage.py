@@ -141,6 +141,11 @@ class Storage:
             names = {name[len(base) + 1 :]: int(info["size"]) for name, info in found.items()}
         return {name: size for name, size in names.items() if not name.endswith(TEMPORARY)}
 
+    def temporary(self, prefix: str) -> dict[str, int]:
+        """Temporary files below a prefix, which killed processes left on a local disk."""
+        found = _walk(self.path(prefix), "") if self.local else ()
+        return {name: size for name, size in found if name.endswith(TEMPORARY)}
+
     def entries(self, prefix: str) -> dict[str, float | None]:
         """Names directly below a prefix: folder -> None, file -> when it was published, by the storage's own clock
         (0 if it does not tell). Temporary files are left out. On an object store one request for each thousand."""
@@ -222,6 +227,22 @@ class Storage:
             raise AlreadyExistsError(f"{self.url_of(relative)}: exists already") from error
         finally:
             _discard(aside)
+
+    def link(self, source: str, relative: str) -> None:
+        """Publish a file under a second name: a hard link on a local disk that has them, else a copy of its bytes."""
+        if self.exists(relative):
+            return
+        try:
+            if self.local:
+                final = Path(self.path(relative))
+                final.parent.mkdir(parents=True, exist_ok=True)
+                os.link(self.path(source), final)
+                return
+        except OSError as error:
+            if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK, errno.EXDEV):
+                raise
+        with self.open(source) as file, self.publish(relative) as aside, open(aside, "wb") as out:
+            shutil.copyfileobj(file, out, 8 << 20)
 
     def publish_bytes(self, relative: str, data: bytes) -> None:
         with self.publish(relative) as path:

@@ -21,7 +21,7 @@ from curate.engine.units.keys import as_source_id, look_up, places_of
 
 def affected_datasets(storage: Storage, tombstones: Tombstones) -> dict[str, int]:
     """Base of each committed dataset -> number of tombstoned samples in it."""
-    keys = _keys(storage, tombstones)
+    keys = keys_of(storage, tombstones)
     if not keys:
         return {}
     found: dict[str, int] = {}
@@ -45,10 +45,10 @@ def _count(storage: Storage, base: str, wanted: pa.Array) -> int:
     return len(found)
 
 
-def _keys(storage: Storage, tombstones: Tombstones) -> set[str]:
+def keys_of(storage: Storage, tombstones: Tombstones) -> set[str]:
     """Tombstoned keys: given as keys, by URL or digest of a pool row, or through a tombstoned ancestor."""
     keys = set(tombstones.values.get("key", ()))
-    pools = [(manifest, read_shards(storage, base)) for base, manifest in _pools(storage).items()]
+    pools = [(manifest, read_shards(storage, base)) for base, manifest in pools_of(storage).items()]
     tables = {shard.table: shard for _, shards in pools for shard in shards}
     if tombstones.values.get("url") or tombstones.values.get("sha256"):
         keys |= _hits(storage, tables, tombstones)
@@ -61,7 +61,7 @@ def _keys(storage: Storage, tombstones: Tombstones) -> set[str]:
     return keys
 
 
-def _pools(storage: Storage) -> dict[str, Manifest]:
+def pools_of(storage: Storage) -> dict[str, Manifest]:
     """Base of each committed pool -> manifest."""
     files = [file for file in storage.list("pools") if file.endswith("/manifest.json")]
     bases = [f"pools/{file.removesuffix('/manifest.json')}" for file in files]
@@ -72,7 +72,7 @@ def with_keys(storage: Storage, entries: Iterable[str]) -> list[str]:
     """Entries for a list of tombstones, with keys in place of source ids. Raises InputError for any other text."""
     lines = [line.strip() for line in entries]
     keys = {line: line for line in lines if not line or line.startswith("#") or kind_of(line)}
-    pools = _pools(storage) if len(keys) < len(set(lines)) else {}
+    pools = pools_of(storage) if len(keys) < len(set(lines)) else {}
     for name in (line for line in lines if line not in keys):
         wanted = [(manifest, make_key(base.split("/")[1], as_source_id(name))) for base, manifest in pools.items()]
         hits = sorted({key for manifest, key in wanted if look_up(storage, manifest, key)})

@@ -60,6 +60,7 @@ def unreachable(
     held = {top: storage.list(top) for top in TOPS}
     reachable = Reachable(storage)
     roots = reachable.of([run for run in runs if run.run_id in kept_ids], pinned) | _leased(storage)
+    roots |= _successors(storage, held["datasets"], roots)
     roots |= {path for pool in _pools(roots) for path in _acquisition_records(pool, held["pools"], storage, roots)}
     roots |= _answers(held["facts"], roots, costly)
     above = {parent for root in roots for parent in _parents(root)}
@@ -135,6 +136,23 @@ class Reachable:
             needed = maker.files(self.storage, base, manifest) if maker else Outside()
             self.roots.update(needed.files)
             self._output(*needed.outputs)
+
+
+def _successors(storage: Storage, files: Iterable[str], roots: set[str]) -> set[str]:
+    """Datasets that a takedown made of a kept one, which may be gone."""
+    found: set[str] = set()
+    made = [f"datasets/{file.removesuffix('/manifest.json')}" for file in files if file.endswith("/manifest.json")]
+    known = {base: manifest for base in made if base not in roots and (manifest := Manifest.load(storage, base))}
+    while (
+        fresh := {
+            base
+            for base, manifest in known.items()
+            if f"{base.rpartition('/')[0]}/{manifest.extra.get('predecessor')}" in roots | found
+        }
+        - found
+    ):
+        found |= fresh
+    return found
 
 
 def _pools(roots: Iterable[str]) -> set[str]:

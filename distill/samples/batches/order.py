@@ -82,6 +82,21 @@ class EpochOrder:
                 found[now] = self._windows[own](number)[at[now] - start]
         return found
 
+    def place(self, shard: int, sample: int) -> int:
+        """The position of a sample of a shard: the inverse of `take`."""
+        lane, number = next(
+            (lane, number)
+            for lane, windows in enumerate(self._lanes)
+            for number, window in enumerate(windows)
+            if shard in window
+        )
+        inside = int(np.flatnonzero(self._windows[lane](number) == sample)[0])
+        at = inside + (int(self._ends[lane][number - 1]) if number else 0)
+        level = int(np.searchsorted(self._levels, at, side="right")) - 1
+        active = self._active[level]
+        turn = int(np.searchsorted(active, lane))
+        return int(self._starts[level] + (at - self._levels[level]) * len(active) + turn)
+
     def _window(self, lane: int, number: int) -> NDArray[np.int64]:
         """Samples of one window of a lane, shuffled."""
         return self._shuffled(self._lanes[lane][number].tolist(), self._epoch)

@@ -12,21 +12,25 @@ that all modalities run out together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import islice, pairwise
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError, RecipeError
 from curate.core.hashing import digest, make_key, ranks
-from distill.samples.batches.draws import choose
-from distill.samples.batches.track import Lengths, Packing, Track, TrackPosition
+from distill.samples.batches.draws import Draws, choose
+from distill.samples.batches.track import Lengths, Packing, Read, Source, Track, TrackPosition
+from distill.samples.images.counts import PatchCounts
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.mixture import Mixture, as_mixture
+
+if TYPE_CHECKING:
+    from distill.recipe import Recipe
 
 _SALT = 0x30DA
 
@@ -38,6 +42,17 @@ class Position:
     step: int = 0
     places: tuple[TrackPosition, ...] = ()
     """Position in each modality's track; empty at the very beginning."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What only a look at every row of the index tells about a stream; kept with a run, so that its steps can be
+    planned again at once."""
+
+    shards: list[list[int]]
+    """Samples to read of each shard of each source."""
+    sequence_images: list[float]
+    """Estimated images of a full sequence, by modality."""
 
 
 @dataclass(frozen=True)
@@ -56,47 +71,68 @@ class Stream:
     def __init__(
         self,
         dataset: Dataset | Mixture,
-        read: NDArray[np.int64] | NDArray[np.bool_],
+        read: NDArray[np.int64] | NDArray[np.bool_] | Read,
         *,
         seed: int,
         sequences: int | Mapping[str, int],
         tokens: NDArray[np.int64] | Lengths | None = None,
         packing: Packing | None = None,
+        counted: Counted | None = None,
     ) -> None:
-        """read: rows of the index, or a mask (n,); sequences: per step, by modality if they differ; tokens: length of
-        each row of `read` in a sequence, or a function of rows and epochs; None for 1."""
+        """read: rows of the index, a mask (n,), or a function of rows; sequences: per step, by modality if they differ;
+        tokens: length of each row of `read` in a sequence, or a function of rows and epochs; None for 1; counted: of an
+        equal stream, so that no row is read before it is needed."""
         mixture = as_mixture(dataset)
         lengths = _lengths(len(mixture), read, tokens)
-        self._read = np.zeros(len(mixture), dtype=bool)
-        self._read[read] = True
-        if not self._read.any():
+        self._read = read if callable(read) else _mask(len(mixture), read)
+        shards = [None] * len(mixture.sources) if counted is None else counted.shards
+        self._sources = [Source(mixture, number, self._read, own) for number, own in enumerate(shards)]
+        if not any(own.samples for own in self._sources):
             raise InputError(f"{mixture.url}: no training samples; lower data.test_fraction or add samples")
         self.seed, self.packing = seed, packing or Packing()
         self.modalities = list(dict.fromkeys(recipe.modality for recipe in mixture.recipes))
         self.sequences = [sequences_of(sequences, modality) for modality in self.modalities]
-        self._tracks = self._split(mixture, lengths)
-        self.digest = digest({
-            "dataset": mixture.fingerprint, "tracks": [track.plan() for track in self._tracks],
-            "modalities": self.modalities, "seed": seed, "step": self.sequences,
+        self._fingerprint = mixture.fingerprint
+        self._tracks = self._split(mixture, lengths, counted)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of all that determines the steps; reads all rows of the index."""
+        return digest({
+            "dataset": self._fingerprint, "tracks": [track.plan() for track in self._tracks],
+            "modalities": self.modalities, "seed": self.seed, "step": self.sequences,
         })  # fmt: skip
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """All rows read."""
-        return np.flatnonzero(self._read)
+        return np.concatenate([rows for own in self._sources for rows in own.blocks()])
+
+    def counted(self) -> Counted:
+        return Counted(
+            [own.counts.tolist() for own in self._sources], [track.sequence_images() for track in self._tracks]
+        )
+
+    def reads(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of rows (n,) are read."""
+        return self._read(rows)
+
+    def track_of(self, source: int) -> tuple[int, Track]:
+        """The track, by its number too, of the modality of a source."""
+        return self._kinds[source], self._tracks[self._kinds[source]]
 
     @cached_property
     def _step_images(self) -> list[float]:
         """Estimated images of a full step, by modality."""
         return [count * track.sequence_images() for count, track in zip(self.sequences, self._tracks, strict=True)]
 
-    def _split(self, mixture: Mixture, lengths: Lengths) -> list[Track]:
+    def _split(self, mixture: Mixture, lengths: Lengths, counted: Counted | None) -> list[Track]:
         """A track per modality. Weights (or sample counts) decide its number of images in an epoch."""
-        spans = pairwise(mixture.starts.tolist())
-        counts = np.array([np.count_nonzero(self._read[start:stop]) for start, stop in spans])
+        counts = np.array([own.samples for own in self._sources])
         weights = np.array([recipe.weight for recipe in mixture.recipes], dtype=np.float64)
         weights = np.where(np.isnan(weights), counts, weights)
-        kinds = np.array([self.modalities.index(recipe.modality) for recipe in mixture.recipes])
+        self._kinds = [self.modalities.index(recipe.modality) for recipe in mixture.recipes]
+        kinds = np.array(self._kinds)
         for number, recipe in enumerate(mixture.recipes):
             if recipe.weight is not None and not counts[number]:
                 raise InputError(f"{mixture.urls[number]}: has a weight, but no training samples; remove the source")
@@ -108,8 +144,9 @@ class Stream:
                 raise InputError(f"data.sources: no samples of modality {modality!r} to train on; remove its source")
             shares = np.where(mine, weights, 0.0) / weights[mine].sum()
             tracks.append(
-                Track(mixture, self._read, shares=shares.tolist(), images=images, seed=self.seed, lengths=lengths,
-                      packing=self.packing)
+                Track(self._sources, shares=shares.tolist(), images=images, seed=self.seed, lengths=lengths,
+                      packing=self.packing,
+                      sequence_images=None if counted is None else counted.sequence_images[kind])
             )  # fmt: skip
         return tracks
 
@@ -142,8 +179,30 @@ class Stream:
         """Raises InputError if the state belongs to another dataset, seed or packing: the samples would differ."""
         if state["plan"] != self.digest:
             raise InputError(f"reader state: plan {state['plan']}, but the reader's is {self.digest}; start a new run")
-        places = (TrackPosition(tuple(place["taken"]), place["sequence"]) for place in state["places"])
-        return Position(state["step"], tuple(places))
+        return position_of(state["step"], state["places"])
+
+
+def position_of(step: int, places: Iterable[Mapping[str, Any]]) -> Position:
+    """The position that `asdict` made `places` of."""
+    return Position(step, tuple(TrackPosition(tuple(place["taken"]), place["sequence"]) for place in places))
+
+
+def training_stream(
+    recipe: Recipe, mixture: Mixture, read: NDArray[np.bool_] | Read, counted: Counted | None = None
+) -> Stream:
+    """The steps of a stage (`Recipe.staged`). read: the samples to train on."""
+    data, prefix = recipe.data, 1 + recipe.student.registers
+    limits = [source.sizes for source in mixture.recipes]
+    counts = PatchCounts(mixture, Draws(mixture, recipe.seed), patch=recipe.student.patch, limits=limits)
+    return Stream(
+        mixture,
+        read,
+        seed=recipe.seed,
+        sequences=recipe.train.sequences,
+        tokens=lambda rows, epochs: counts.places(rows, epochs, prefix),
+        packing=Packing(data.sequence_tokens, data.sequence_images, data.lookahead, data.lanes, data.window_shards),
+        counted=counted,
+    )
 
 
 class _Cursor:
@@ -173,11 +232,18 @@ def sequences_of(sequences: int | Mapping[str, int], modality: str) -> int:
     return sequences[modality]
 
 
-def _lengths(n: int, read: NDArray[Any], tokens: NDArray[np.int64] | Lengths | None) -> Lengths:
+def _mask(n: int, read: NDArray[Any]) -> Read:
+    among = np.zeros(n, dtype=bool)
+    among[read] = True
+    return lambda rows: among[rows]
+
+
+def _lengths(n: int, read: NDArray[Any] | Read, tokens: NDArray[np.int64] | Lengths | None) -> Lengths:
     if tokens is None:
         return lambda rows, _: np.ones(len(rows), dtype=np.int64)
     if callable(tokens):
         return tokens
     by_row = np.ones(n, dtype=np.int64)
+    assert not callable(read)
     by_row[read] = tokens
     return lambda rows, _: by_row[rows]

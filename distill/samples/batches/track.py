@@ -23,6 +23,8 @@ from distill.samples.sources.mixture import Mixture
 
 Lengths = Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]]
 """(rows (n,), epochs of their sources (n,)) -> tokens (n,)."""
+Read = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""Rows (n,) of the mixture -> which of them are read (n,)."""
 
 
 @dataclass(frozen=True)
@@ -62,22 +64,20 @@ _BLOCK = 1 << 20
 class Track:
     def __init__(
         self,
-        mixture: Mixture,
-        read: NDArray[np.bool_],
+        sources: Sequence[Source],
         *,
         shares: Sequence[float],
         images: int,
         seed: int,
         lengths: Lengths,
         packing: Packing,
+        sequence_images: float | None = None,
     ) -> None:
-        """read (n,): the samples to read, of all modalities; shares: of each source of the mixture, with sum 1, and 0
-        for sources of another modality; images: per epoch."""
-        self.images, self.packing = images, packing
+        """sources: of the mixture; shares: of each, with sum 1, and 0 for sources of another modality; images: per
+        epoch; sequence_images: as `sequence_images` has once estimated it."""
+        self.images, self.packing, self._sequence_images = images, packing, sequence_images
         self._seed, self._lengths, self._shares = seed, lengths, np.asarray(shares, dtype=np.float64)
-        self._sources = [
-            _Source(mixture, number, read) if share else None for number, share in enumerate(self._shares.tolist())
-        ]
+        self._sources = [own if share else None for own, share in zip(sources, self._shares.tolist(), strict=True)]
         # two: at the end of an epoch, positions of both epochs are requested
         self._orders = [
             None if own is None else lru_cache(maxsize=2)(partial(self._order, own)) for own in self._sources
@@ -101,6 +101,8 @@ class Track:
 
     def sequence_images(self) -> float:
         """Estimated images of a full sequence, from a sample of the lengths."""
+        if self._sequence_images is not None:
+            return self._sequence_images
         rows = np.concatenate([source.spread(10_000) for source in self._sources if source is not None])
         mean = float(self._lengths(rows, np.zeros(len(rows), dtype=np.int64)).mean())
         return max(1.0, min(self.packing.images, self.packing.capacity / mean))
@@ -156,25 +158,33 @@ class Track:
         for epoch in np.unique(epochs).tolist():
             yield epoch, np.flatnonzero(epochs == epoch), orders(epoch)
 
-    def _order(self, own: _Source, epoch: int) -> EpochOrder:
+    def images_before(self, source: int, shard: int, row: int, epoch: int) -> int:
+        """Images that a source gives before a sample in an epoch of the source. shard: of the source."""
+        own, orders = self._sources[source], self._orders[source]
+        assert own is not None and orders is not None
+        return epoch * own.samples + orders(epoch).place(shard, row)
+
+    def _order(self, own: Source, epoch: int) -> EpochOrder:
         return EpochOrder(
             own.counts, own.shuffled(self._seed), seed=self._seed, epoch=epoch, lanes=self.packing.lanes,
             window_shards=self.packing.window_shards,
         )  # fmt: skip
 
 
-class _Source:
-    """Samples to read from one source, by shard."""
+class Source:
+    """Samples to read from one source of a mixture, by shard."""
 
-    def __init__(self, mixture: Mixture, number: int, read: NDArray[np.bool_]) -> None:
-        """read (n,): mask over all rows of the mixture."""
-        self.first, stop = (int(place) for place in mixture.starts[number : number + 2])
-        self._index, self._read = mixture.sources[number].index, read[self.first : stop]
+    def __init__(self, mixture: Mixture, number: int, read: Read, counts: Sequence[int] | None = None) -> None:
+        """counts: samples per shard; None: counted, which reads all rows."""
+        self.first, self._stop = (int(place) for place in mixture.starts[number : number + 2])
+        self._index, self._read = mixture.sources[number].index, read
         shards = self._index.numbers("shard")
         limits = np.arange(len(mixture.sources[number].tars) + 1, dtype=shards.dtype)
         self._begins = np.searchsorted(shards, limits)
-        spans = zip(self._begins[:-1].tolist(), self._begins[1:].tolist(), strict=True)
-        self.counts = np.array([np.count_nonzero(self._read[start:stop]) for start, stop in spans])
+        if counts is None:
+            spans = zip(self._begins[:-1].tolist(), self._begins[1:].tolist(), strict=True)
+            counts = [len(self._among(self.first + start, self.first + stop)) for start, stop in spans]
+        self.counts = np.array(counts, dtype=np.int64)
         """Samples per shard."""
         self.samples = int(self.counts.sum())
 
@@ -183,7 +193,8 @@ class _Source:
 
         def shuffle(shards: Sequence[int], epoch: int) -> NDArray[np.int64]:
             spans = [(int(self._begins[shard]), int(self._begins[shard + 1])) for shard in sorted(shards)]
-            places = np.concatenate([start + np.flatnonzero(self._read[start:stop]) for start, stop in spans])
+            places = np.concatenate([self._among(self.first + start, self.first + stop) for start, stop in spans])
+            places -= self.first
             shard, row = (self._index.numbers(name)[places] for name in ("shard", "row"))
             rank = ranks_of_words(seed, self._index.words[places], epoch, shard, row)
             return self.first + places[np.argsort(rank, kind="stable")]
@@ -192,8 +203,13 @@ class _Source:
 
     def blocks(self) -> Iterator[NDArray[np.int64]]:
         """Rows of the mixture in ascending order, block by block."""
-        for start in range(0, len(self._read), _BLOCK):
-            yield self.first + start + np.flatnonzero(self._read[start : start + _BLOCK])
+        for start in range(self.first, self._stop, _BLOCK):
+            yield self._among(start, min(start + _BLOCK, self._stop))
+
+    def _among(self, start: int, stop: int) -> NDArray[np.int64]:
+        """Rows of the mixture that are read, from `start` to before `stop`."""
+        rows = np.arange(start, stop)
+        return rows[self._read(rows)]
 
     def spread(self, count: int) -> NDArray[np.int64]:
         """About `count` rows, evenly spaced."""

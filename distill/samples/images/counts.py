@@ -48,14 +48,21 @@ class PatchCounts:
         """Patches (n,) planned for rows (n,) in epochs (n,) of their source, over all frames of a clip; without epochs,
         at the largest limits."""
         rows = np.atleast_1d(np.asarray(rows, dtype=np.int64))
+        return self.grids(rows, epochs).prod(axis=1) * self._mixture.frames(rows)
+
+    def grids(self, rows: NDArray[np.int64], epochs: ArrayLike | None) -> NDArray[np.int64]:
+        """(columns, rows) (n, 2) of patches planned for rows (n,), of each frame."""
         limits = self.limit(rows, epochs)
         width, height = self._mixture.take("width", rows), self._mixture.take("height", rows)
-        out = np.zeros(len(rows), dtype=np.int64)
+        out = np.zeros((len(rows), 2), dtype=np.int64)
         for limit in np.unique(limits).tolist():
             mine = limits == limit
-            columns, high = grids(width[mine], height[mine], patch=self.patch, max_tokens=limit)
-            out[mine] = columns * high
-        return out * self._mixture.frames(rows)
+            out[mine] = np.stack(grids(width[mine], height[mine], patch=self.patch, max_tokens=limit), axis=1)
+        return out
+
+    def places(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None, prefix: int) -> NDArray[np.int64]:
+        """Places (n,) in a sequence: patches, and `prefix` (CLS and registers) for each frame."""
+        return self.tokens(rows, epochs) + prefix * self._mixture.frames(rows)
 
     def planned(self, row: int, limit: int) -> int:
         """Patches of one row, or of each of its frames, under one of its source's limits."""

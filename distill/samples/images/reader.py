@@ -145,7 +145,7 @@ class ImageReader:
         self._read, self._draws = read or self.members.read, draws
         self.texts = Texts(mixture, self.members, draws)
         limits = [recipe.sizes if max_tokens is None else {max_tokens: 1.0} for recipe in mixture.recipes]
-        self._patch_counts = PatchCounts(mixture, draws, patch=patch, limits=limits)
+        self.patch_counts = PatchCounts(mixture, draws, patch=patch, limits=limits)
         self._teachers = teachers if teachers is not None and teachers.prepares else None
         self._whole = whole or self._teachers is not None
         self._enlarge = enlarge
@@ -157,18 +157,14 @@ class ImageReader:
     def tokens(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Patches (n,) planned for rows (n,) in epochs (n,) of their source, over all frames of a clip; without epochs,
         at the largest limits."""
-        return self._patch_counts.tokens(rows, epochs)
-
-    def places(self, rows: NDArray[np.int64], epochs: NDArray[np.int64] | None, prefix: int) -> NDArray[np.int64]:
-        """Places (n,) in a sequence: patches, and `prefix` (CLS and registers) for each frame."""
-        return self._patch_counts.tokens(rows, epochs) + prefix * self._mixture.frames(rows)
+        return self.patch_counts.tokens(rows, epochs)
 
     def get(self, row: int, epoch: int | None = None) -> PatchedImage | Skipped:
         """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
         try:
             texts = self._texts(row, epoch)
             if self._augment is None or epoch is None:
-                image = self._plain(row, self._patch_counts.limit_of(row, epoch))
+                image = self._plain(row, self.patch_counts.limit_of(row, epoch))
             else:
                 image = self._augmented(row, epoch, self._augment)
         except Reject as error:
@@ -232,7 +228,7 @@ class ImageReader:
         if self._enlarge:
             columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=limit)
             return columns * self.patch, rows * self.patch
-        planned = self._patch_counts.planned(row, limit)
+        planned = self.patch_counts.planned(row, limit)
         columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
         if columns * rows > planned:
             columns, rows = grid(width, height, patch=self.patch, max_tokens=planned)
@@ -243,7 +239,7 @@ class ImageReader:
         alike."""
         rank = int(self._draws.ranks(AUGMENT, row, epoch)[0])
         images = [augment(image, random=np.random.default_rng(rank)) for image in self._originals(row)]
-        planned = self._patch_counts.planned(row, self._patch_counts.limit_of(row, epoch))
+        planned = self.patch_counts.planned(row, self.patch_counts.limit_of(row, epoch))
         width, height = images[0].size
         columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=planned)
         result = self._patches(row, [resize_to_grid(image, columns, rows, self.patch) for image in images])
@@ -261,7 +257,7 @@ class ImageReader:
         if self._teachers is not None:
             return images
         width, height = images[0].size
-        scale = (_SPARE * self._patch_counts.limit_of(row, None) * self.patch**2 / (width * height)) ** 0.5
+        scale = (_SPARE * self.patch_counts.limit_of(row, None) * self.patch**2 / (width * height)) ** 0.5
         if scale < 1:
             size = max(1, round(width * scale)), max(1, round(height * scale))
             images = [image.resize(size, Image.Resampling.BICUBIC, reducing_gap=3.0) for image in images]

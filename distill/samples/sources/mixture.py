@@ -165,10 +165,21 @@ class Mixture:
         """(n,): whether a sample is of the kind, image or clip, that its source is limited to; None without a limit."""
         if all(recipe.only is None for recipe in self.recipes):
             return None
-        clips = self.frames_of_videos(np.arange(len(self))) >= 0
-        wanted = {"clips": clips, "images": ~clips, None: np.ones(len(self), dtype=bool)}
-        spans = zip(self.recipes, self._bounds[:-1], self._bounds[1:], strict=True)
-        return np.concatenate([wanted[recipe.only][start:stop] for recipe, start, stop in spans])
+        return self._of_kind(np.arange(len(self)))
+
+    def _of_kind(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        kinds = np.array(["" if recipe.only is None else recipe.only for recipe in self.recipes])[self.source_of(rows)]
+        return (kinds == "") | (kinds == np.where(self.frames_of_videos(rows) >= 0, "clips", "images"))
+
+    def within_limits(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """`eligible` of rows (n,), without reading the others."""
+        found = np.ones(len(rows), dtype=bool)
+        if any(recipe.only is not None for recipe in self.recipes):
+            found &= self._of_kind(rows)
+        for number, mine, places in self._by_source(rows):
+            if self.recipes[number].natural_side is not None:
+                found[mine] &= self._in_range(number, self._sides(number, places))
+        return found
 
     @cached_property
     def eligible(self) -> NDArray[np.bool_] | None:
@@ -187,12 +198,11 @@ class Mixture:
         if limits is None:
             return np.ones(len(own), dtype=bool)
         low, high = limits[0] or 1, limits[1] or np.inf
-        widths, heights = own.index.numbers("width"), own.index.numbers("height")
         found, smallest, largest = np.zeros(len(own), dtype=bool), np.inf, 0.0
         for start in range(0, len(own), _BLOCK):
             part = slice(start, start + _BLOCK)
-            side = np.sqrt(np.maximum(widths[part], 0) * np.maximum(heights[part], 0).astype(np.float64))
-            found[part] = (side >= low) & (side <= high)
+            side = self._sides(number, part)
+            found[part] = self._in_range(number, side)
             smallest, largest = min(smallest, side.min()), max(largest, side.max())
         if not found.any():
             raise InputError(
@@ -201,6 +211,15 @@ class Mixture:
                 f"{largest:.0f} px (0: unknown); change the range or remove the source"
             )
         return found
+
+    def _sides(self, number: int, places: Any) -> NDArray[np.float64]:
+        """Natural sizes (n,) of images of a source, by its rows (n,) or a slice of them; 0 if unknown."""
+        widths, heights = (self.sources[number].index.numbers(name)[places] for name in ("width", "height"))
+        return np.sqrt(np.maximum(widths, 0) * np.maximum(heights, 0).astype(np.float64))
+
+    def _in_range(self, number: int, sides: NDArray[np.float64]) -> NDArray[np.bool_]:
+        low, high = self.recipes[number].natural_side or (None, None)
+        return (sides >= (low or 1)) & (sides <= (high or np.inf))
 
     def shard_samples(self, shard: int) -> int:
         source = int(np.searchsorted(self.shards, shard, side="right")) - 1
@@ -249,6 +268,12 @@ def _joined(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 def open_mixture(data: DataRecipe) -> Mixture:
     """Raises InputError for the first source that cannot be read."""
     return open_mixtures([data])[0]
+
+
+def open_again(data: DataRecipe) -> Mixture:
+    """The mixture of a run that was checked when it started; reads no row."""
+    opened = {source.dataset: open_source(source.dataset) for source in data.sources}
+    return Mixture([opened[source.dataset] for source in data.sources], data.sources)
 
 
 def open_mixtures(stages: Iterable[DataRecipe]) -> list[Mixture]:

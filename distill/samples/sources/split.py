@@ -32,5 +32,12 @@ def held_out_rows(mixture: Mixture, *, seed: int, fraction: float) -> NDArray[np
     return test
 
 
+def trained(mixture: Mixture, rows: NDArray[np.int64], *, seed: int, fraction: float) -> NDArray[np.bool_]:
+    """True (n,) for those of rows (n,) that are trained on: not held out, and of the kinds and natural sizes that their
+    source is limited to."""
+    found = mixture.within_limits(rows)
+    return found & ~_lowest(mixture.sets_of(rows), seed, fraction) if fraction > 0 else found
+
+
 def _lowest(sets_n2: NDArray[np.uint64], seed: int, fraction: float) -> NDArray[np.bool_]:
     return rank_below(ranks_of_words(seed, sets_n2, _SALT), fraction)

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,19 +16,23 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from rich.console import Console
 
 from distill.cli import main
+from distill.commands.explain import explain, where
+from distill.commands.train import train
 from distill.context import StageContext
 from distill.parallel import World
-from distill.recipe import parse_recipe
+from distill.recipe import load_recipe, parse_recipe
 from distill.samples.sources.mixture import open_mixture
 from distill.training.checkpoint import last_checkpoint
 from distill.training.run_folder import RunFolder
+from distill.training.steps import PastSteps
 from distill.training.trainer import Trainer
 from tests.distill.clips import clip, write_clips
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
-from tests.distill.ranks import KILLED, SAVED, take_steps
+from tests.distill.ranks import LOGGED, SAVED, log_samples, take_steps
 
 ROOT = Path(__file__).parents[3]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -50,6 +55,19 @@ def everything(dataset: str, run: str) -> dict[str, Any]:
     values["contrastive"] = {"weight": 0.5}
     values["objectives"] = [{"objective": "tests.distill.objectives.toys:Colours", "weight": 2}]
     values["train"] |= {"precision": "float64", "epsilon": 1e-6, "ema": 0.9, "clip_norm": 3.0, "steps": 4}
+    return values
+
+
+def captioned(dataset: str, run: str) -> dict[str, Any]:
+    """A recipe of 200 short steps with texts of which one is drawn, and sizes that differ by epoch."""
+    values = recipe_values(dataset, run)
+    source = {"texts": {"txt": 1, "json.key": 2}, "single_sentence": 0.5, "max_tokens": {4: 1.0, 9: 1.0}}
+    values["data"]["sources"][0] |= source
+    values["data"]["sequence_tokens"] = 24
+    values["student"] |= {"text": {"vocabulary": 300, "context": 8, "width": 8, "depth": 1, "heads": 1}, "embed": 8}
+    values |= {"contrastive": {"weight": 0.5}, "evaluate": {"tasks": []}}
+    values["train"] |= {"steps": 200}
+    values["run"] |= {"log_every": 15, "checkpoint_every": 50}
     return values
 
 
@@ -150,8 +168,8 @@ def finished(
     recipe["evaluate"]["tasks"] = ["knn", "probe", "fidelity"]
     (place / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     commands = {"two": ["run.folder={place}/two"]}
-    commands[KILLED] = ["run.folder={place}/lost", "run.checkpoint_every=1", "evaluate.tasks=[]"]
-    commands["again"] = commands[KILLED]
+    commands["killed"] = ["run.folder={place}/lost", "run.checkpoint_every=1", "evaluate.tasks=[]"]
+    commands["again"] = commands["killed"]
     commands["unshared"] = ["run.folder={place}/unshared-{rank}"]
     commands["other seed"] = ["run.folder={place}/two", "seed=9"]
     commands["mistaken"] = ["train.stepz=3"]
@@ -159,6 +177,8 @@ def finished(
         name: ["train", str(place / "recipe.yaml"), *(f"--set={item.replace('{place}', str(place))}" for item in sets)]
         for name, sets in commands.items()
     }
+    (place / "captioned.yaml").write_text(yaml.safe_dump(captioned(str(texts), str(place / "captioned"))))
+    commands[LOGGED] = commands["logged again"] = ["train", str(place / "captioned.yaml")]
     (place / "jobs.yaml").write_text(yaml.safe_dump({"steps": jobs, "commands": commands}, sort_keys=False))
     # ranks are forked, which CUDA does not survive
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
@@ -242,9 +262,9 @@ def test_one_process_resumes_from_two_ranks(finished, alone, name):
 
 
 def test_a_killed_rank_ends_the_others_and_the_run_resumes(finished):
-    errors = [line for line in finished.lines(KILLED) if line.startswith("distill: ")]
+    errors = [line for line in finished.lines("killed") if line.startswith("distill: ")]
     # torchrun's agent names the rank that it finds ended first: under load this may be the other rank
-    assert -signal.SIGKILL in finished.codes[KILLED] or (errors and finished.codes[KILLED] == [1])
+    assert -signal.SIGKILL in finished.codes["killed"] or (errors and finished.codes["killed"] == [1])
     assert len(errors) <= 1  # none if torchrun's agent ends the other rank before it prints its error
     for line in errors:
         assert line.startswith("distill: rank 0 of 2: another rank ended or did not answer for 600 s")
@@ -283,3 +303,87 @@ def test_the_command_line_under_torchrun(finished, monkeypatch, capsys):
     scores = [json.loads((finished.place / name / "evaluation.json").read_text())["sets"][0] for name in ("one", "two")]
     assert scores[0]["knn"]["models"] == scores[1]["knn"]["models"]
     assert scores[0]["counts"] == scores[1]["counts"]
+
+
+@pytest.fixture(scope="module")
+def logged(finished) -> dict[int, list[list[Any]]]:
+    """What the last attempt at each of 200 steps saw: of two ranks that were killed, two that resumed and were killed,
+    and one process that finished the run."""
+    former = log_samples(finished.place)
+    try:
+        train(load_recipe(str(finished.place / "captioned.yaml")), Console(quiet=True))
+    finally:
+        Trainer.update = former
+    lines = [
+        (rank, *json.loads(line))
+        for rank in range(2)
+        for line in (finished.place / f"{LOGGED}-{rank}.jsonl").read_text().splitlines()
+    ]
+    ranks = {step: size for _, step, size, _ in sorted(lines, key=lambda line: -line[2])}
+    steps: dict[int, dict[int, Any]] = {}
+    for rank, step, size, seen in lines:
+        if size == ranks[step]:
+            steps.setdefault(step, {})[rank] = seen
+    return {step: [[rank, *one] for rank, seen in sorted(own.items()) for one in seen] for step, own in steps.items()}
+
+
+def test_the_steps_planned_again_are_those_of_training(finished, logged):
+    assert sorted(logged) == list(range(1, 201))
+    past = PastSteps(RunFolder(finished.place / "captioned"))
+    assert [past.ranks(step) for step in (1, 100, 101, 200)] == [2, 2, 1, 1]
+    saw: dict[str, list[tuple[int, int]]] = {}
+    for step, seen in logged.items():
+        plan, ranks = past.plan(step), past.ranks(step)
+        pairs = [(number, row) for number, rows in enumerate(plan.sequences) for row in rows]
+        found = sorted((number % ranks, number, past.stage(0).mixture.key(row)) for number, row in pairs)
+        assert found == sorted((rank, number, key) for rank, number, key, _ in seen)
+        for rank, _, key, _ in seen:
+            saw.setdefault(key, []).append((step, rank))
+    held_out = set(past.stage(0).mixture.strings("key")) - saw.keys()
+    assert held_out
+    found = past.seen([*saw, *held_out, "0" * 32])
+    assert {key: [(one.step, one.rank) for one in seen] for key, seen in found.items() if seen} == saw
+    assert {key for key, seen in found.items() if seen == []} == held_out
+    assert found["0" * 32] is None
+
+
+def test_explain_prints_the_samples_of_a_step(finished, logged, capsys):
+    run = str(finished.place / "captioned")
+    for step in (1, 63, 84, 150, 200):
+        found = explain(run, step, None, Console(quiet=True), as_json=True)
+        assert json.loads(capsys.readouterr().out) == found
+        drawn = [[item["rank"], item["sequence"], item["key"], *item["texts"]] for item in found["samples"]]
+        assert sorted(drawn) == sorted(logged[step])
+        first, last = found["losses_of_steps"]
+        assert first <= step <= last < first + 15
+        assert found["losses"]["loss"] > 0
+        assert "places" not in found["losses"]
+    # the line that covers step 95 was lost at the kill, and the run resumed after step 100
+    assert explain(run, 95, None, Console(quiet=True))["losses"] is None
+    one = explain(run, 60, 1, Console(quiet=True))
+    assert {item["rank"] for item in one["samples"]} == {1}
+    assert all(item["tokens"] <= 9 for item in one["samples"])
+    key = logged[3][0][2]
+    shown = where(run, [key], Console(quiet=True), as_json=True)["keys"][key]
+    assert json.loads(capsys.readouterr().out)["keys"][key] == shown
+    lost = (*range(46, 51), *range(91, 101))  # after the last line before each kill
+    timed = [item["time"] for item in shown if item["step"] not in lost]
+    assert timed and all(time.time() - 3600 < then <= time.time() for then in timed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "RUN", "--step", "201"], "--step 201: .* has the steps 1 to 200"),
+        (["explain", "RUN", "--step", "1", "--rank", "2"], "--rank 2: step 1 was shared by 2 ranks; give 0 to 1"),
+        (["explain", "/nowhere", "--step", "1"], "/nowhere is not a run folder"),
+        (["where", "RUN", "toy"], "KEY: 'toy' is not a key; expected 32 hex characters"),
+    ],
+)
+def test_questions_without_an_answer_are_one_line(finished, logged, arguments, message, monkeypatch, capsys):
+    run = str(finished.place / "captioned")
+    monkeypatch.setattr(sys, "argv", ["distill", *(run if item == "RUN" else item for item in arguments)])
+    with pytest.raises(SystemExit):
+        main()
+    [line] = capsys.readouterr().err.splitlines()
+    assert re.match(f"distill: {message}", line)

@@ -59,6 +59,8 @@ def test_any_part_equals_that_part_of_the_complete_order(sizes, seed, epoch, lan
     assert np.array_equal(order.take(np.arange(len(order))), whole)
     some = np.array(random.sample(range(len(order)), random.randint(1, len(order))))
     assert np.array_equal(make_order(sizes, **how).take(some), whole[some])
+    shards = samples(sizes)[1]
+    assert [order.place(shards[sample], sample) for sample in whole[some]] == some.tolist()
 
 
 @given(counts, st.integers(0, 3), st.integers(0, 3), st.integers(1, 12), st.integers(1, 4))
@@ -107,8 +109,9 @@ def test_new_epochs_of_a_small_source_keep_the_order_of_a_large_one(monkeypatch)
 
     sources = [dataset(8, 50), dataset(1, 2)]
     starts = np.cumsum([0, *(len(source.index) for source in sources)])
+    mixture = SimpleNamespace(sources=sources, starts=starts)
     drawn = track.Track(
-        SimpleNamespace(sources=sources, starts=starts), np.ones(starts[-1], dtype=bool), shares=[0.5, 0.5], seed=0,
+        [track.Source(mixture, number, lambda rows: rows >= 0) for number in (0, 1)], shares=[0.5, 0.5], seed=0,
         images=int(starts[-1]), lengths=lambda rows, _: np.ones_like(rows), packing=track.Packing(lookahead=2),
     )  # fmt: skip
     assert sum(1 for _ in drawn.packed(drawn.start())) == 402

@@ -120,12 +120,14 @@ def test_a_clip_is_packed_as_one_with_the_tokens_of_its_frames(tmp_path):
         seed=0,
         sequences=2,
         packing=Packing(capacity=capacity, images=8, lookahead=16),
-        tokens=lambda rows, epochs: reader.places(rows, epochs, prefix),
+        tokens=lambda rows, epochs: reader.patch_counts.places(rows, epochs, prefix),
     )
     steps = list(takewhile(lambda step: step.epoch == 0, stream.steps()))
     packed = [rows for step in steps for rows in step.sequences]
     assert sorted(np.concatenate(packed).tolist()) == list(range(40))
     for rows in packed:
         assert sum((12 + prefix) * len(samples[row]) for row in rows.tolist()) <= capacity
-        assert reader.places(rows, None, prefix).tolist() == [15 * len(samples[row]) for row in rows.tolist()]
+        assert reader.patch_counts.places(rows, None, prefix).tolist() == [
+            15 * len(samples[row]) for row in rows.tolist()
+        ]
     assert sum(len(rows) for rows in packed) / len(packed) > 1.5

@@ -1,0 +1,146 @@
+"""A dataset without some of its samples: the other tars are the same files."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curate.codec.tars import members
+from curate.core.errors import CorruptError, StorageError
+from curate.core.hashing import digest
+from curate.core.nouns.manifest import Manifest, read_index
+from curate.core.recipe import registry
+from curate.core.store.storage import Storage
+from curate.engine.takedown.find import tars_of
+
+_OFFSETS = ("offset", "text_offset", "clip_offset")
+"""Columns of the index with places in a tar."""
+_BLOCK, _GROUP = 8 << 20, 1 << 17
+Range = tuple[int, int]
+
+
+def without(storage: Storage, base: str, keys: Collection[str]) -> str:
+    """Publish a dataset without the samples of these keys; returns its base. A killed call is resumed by the next.
+
+    Its fingerprint is the digest of the predecessor's and of the keys removed, which its manifest names.
+    """
+    before = Manifest.load(storage, base)
+    if before is None:
+        raise StorageError(f"{storage.url_of(base)}: the dataset is gone; run the takedown again")
+    gone = pa.array(sorted(keys), pa.string())
+    lines = read_index(storage, base, ["key", "shard", "row"], filters=pc.is_in(pc.field("key"), value_set=gone))
+    removed = sorted(set(lines.column("key").to_pylist()))
+    fingerprint = digest({"predecessor": before.fingerprint, "removed": removed})
+    made = f"{base.rpartition('/')[0]}/{fingerprint}"
+    if Manifest.load(storage, made) is not None:
+        return made
+    rows: dict[int, list[int]] = {}
+    for shard, row in zip(lines.column("shard").to_pylist(), lines.column("row").to_pylist(), strict=True):
+        rows.setdefault(shard, []).append(row)
+    tars, cuts = tars_of(storage, base), dict[int, list[Range]]()
+    for number, tar in enumerate(tars):
+        if number in rows:
+            cuts[number] = _cut(storage, f"{base}/{tar}", f"{made}/{tar}", removed)
+        else:
+            storage.link(f"{base}/{tar}", f"{made}/{tar}")
+    counts = _write_index(storage, base, made, gone, {shard: sorted(own) for shard, own in rows.items()}, cuts)
+    stage: Any = registry.resolve(before.op)(**before.parameters)
+    samples = [(tar, counts.get(number, 0)) for number, tar in enumerate(tars)]
+    for name, content in stage.finish(samples).items():
+        storage.publish_bytes(f"{made}/{name}", content)
+    sizes = storage.list(made)
+    extra = {**before.extra, "predecessor": before.fingerprint, "removed": removed, "committed": time.time()}
+    manifest = replace(
+        before, fingerprint=fingerprint, inputs={"predecessor": before.fingerprint}, rows=sum(counts.values()),
+        bytes=sum(sizes[tar] for tar in tars), seconds=0.0, built_rows=0, extra=extra,
+    )  # fmt: skip
+    manifest.commit(storage, made, [{"file": tar, "bytes": sizes[tar]} for tar in tars])
+    return made
+
+
+def _cut(storage: Storage, source: str, target: str, keys: Collection[str]) -> list[Range]:
+    """Copy a tar without the members of samples of these keys; returns the ranges left out. All else is copied as it
+    is, headers too."""
+    ranges, start = list[Range](), 0
+    with storage.open(source) as file:
+        for member in members(file):
+            if member.reject:
+                raise CorruptError(f"{storage.url_of(source)}: {member.detail}; pack the dataset again")
+            end = member.offset + member.size + -member.size % 512
+            if member.name.partition("-")[0] in keys:
+                if ranges and ranges[-1][1] == start:
+                    start = ranges.pop()[0]
+                ranges.append((start, end))
+            start = end
+        with storage.publish(target) as aside, open(aside, "wb") as out:
+            for first, stop in _rest(ranges, file.seek(0, 2)):
+                file.seek(first)
+                while first < stop:
+                    block = file.read(min(_BLOCK, stop - first))
+                    out.write(block)
+                    first += len(block)
+    return ranges
+
+
+def _rest(ranges: Sequence[Range], size: int) -> Iterator[Range]:
+    """What lies between ranges."""
+    at = 0
+    for start, stop in ranges:
+        yield at, start
+        at = stop
+    yield at, size
+
+
+def _write_index(
+    storage: Storage, base: str, made: str, gone: pa.Array, rows: dict[int, list[int]], cuts: dict[int, list[Range]]
+) -> dict[int, int]:
+    """Write the index without these keys, with the places that are now; returns the samples of each tar."""
+    counts: dict[int, int] = {}
+    with (
+        storage.open(f"{base}/index.parquet") as file,
+        storage.publish(f"{made}/index.parquet") as aside,
+    ):
+        parquet = pq.ParquetFile(file)
+        with pq.ParquetWriter(aside, parquet.schema_arrow, compression="zstd") as out:
+            for batch in parquet.iter_batches(batch_size=_GROUP):
+                table = pa.Table.from_batches([batch])
+                table = table.filter(pc.invert(pc.is_in(table.column("key"), value_set=gone)))
+                shards = table.column("shard").to_pylist()
+                for shard, number in zip(*np.unique(shards, return_counts=True), strict=True):
+                    counts[int(shard)] = counts.get(int(shard), 0) + int(number)
+                if not cuts.keys().isdisjoint(shards):
+                    table = _moved(table, shards, rows, cuts)
+                out.write_table(table)
+    return counts
+
+
+def _moved(
+    table: pa.Table, shards: Sequence[int], rows: dict[int, list[int]], cuts: dict[int, list[Range]]
+) -> pa.Table:
+    def set_column(name: str, values: list[int | None]) -> pa.Table:
+        place = table.column_names.index(name)
+        return table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
+
+    lost = {shard: [0, *accumulate(stop - start for start, stop in ranges)] for shard, ranges in cuts.items()}
+    ends = {shard: [stop for _, stop in ranges] for shard, ranges in cuts.items()}
+    for name in ("row", *(name for name in _OFFSETS if name in table.column_names)):
+        values = table.column(name).to_pylist()
+        for place, shard in enumerate(shards):
+            value = values[place]
+            if shard not in cuts or value is None or value < 0:
+                continue
+            if name == "row":
+                values[place] = value - bisect_right(rows[shard], value)
+            else:
+                values[place] = value - lost[shard][bisect_right(ends[shard], value)]
+        table = set_column(name, values)
+    return table

@@ -1,0 +1,258 @@
+"""Where samples are: by the indexes of pools, datasets, selections and releases, and by asking training runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from curate.codec.members import member_columns, read_members
+from curate.core.errors import InputError, Reject
+from curate.core.nouns import facts
+from curate.core.nouns.manifest import Manifest, read_index, read_lines, reading
+from curate.core.nouns.pools import EDGES, EXTRACTED, Shard, in_folder, in_place, is_virtual, read_pool, read_shards
+from curate.core.nouns.selections import read_selected, selection_places
+from curate.core.nouns.tombstones import Tombstones, kind_of
+from curate.core.store.storage import Storage, open_storage
+from curate.engine.record.affected import keys_of, pools_of, with_keys
+from curate.engine.takedown.bytes import Mark, mark_of
+from curate.engine.units.common import fetched
+from curate.engine.units.keys import places_of
+
+_AT_ONCE = 500
+"""Keys of one question to a training run."""
+_SET = "duplicate_set"
+
+
+def entries_of(storage: Storage, given: Sequence[str]) -> list[str]:
+    """Keys, URLs and digests; a path of an image becomes the digest of its bytes, a source id its key."""
+    return with_keys(
+        storage, [_digest(entry) if not kind_of(entry) and Path(entry).is_file() else entry for entry in given]
+    )
+
+
+def _digest(path: str) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def find(storage: Storage, entries: Sequence[str], releases: Sequence[str], runs: Sequence[str]) -> dict[str, Any]:
+    """JSON of where the samples are that these entries name, their children and the samples of the same bytes.
+
+    Raises InputError if there are none, or if a run cannot be asked.
+    """
+    by_kind = {kind: tuple(entry for entry in entries if kind_of(entry) == kind) for kind in ("key", "url", "sha256")}
+    keys = keys_of(storage, Tombstones(by_kind))
+    pools = _pool_rows(storage, keys)
+    same = {row["sha256"] for pool in pools for row in pool["rows"] if row["sha256"] and _is_whole(row["sha256"])}
+    if same - set(by_kind["sha256"]):
+        keys = keys_of(storage, Tombstones({"key": tuple(keys), "sha256": tuple(same)}))
+        pools = _pool_rows(storage, keys)
+    datasets = list(_in_datasets(storage, keys))
+    if not pools and not datasets:
+        raise InputError(
+            f"takedown: no pool or dataset of {storage.url} has {', '.join(entries)}; give a key, URL, sha256 or image"
+        )
+    marks = {mark.sha256: mark for mark in (*_marks_of_pools(storage, pools), *_marks_of_datasets(storage, datasets))}
+    shards = {Shard(**pool["shard"]).id: [row["row"] for row in pool["rows"]] for pool in pools}
+    return {
+        "entries": sorted(entries), "keys": sorted(keys), "sha256": sorted(same), "pools": pools,
+        "facts": list(_in_facts(storage, shards)), "selections": list(_in_selections(storage, shards)),
+        "datasets": datasets, "releases": [_in_release(place, keys) for place in releases],
+        "runs": [_in_run(run, sorted(keys)) for run in runs], "near": _near(storage, datasets, keys),
+        "marks": [asdict(mark) for mark in marks.values()],
+    }  # fmt: skip
+
+
+def _is_whole(sha256: str) -> bool:
+    return not sha256.startswith((EDGES, EXTRACTED))
+
+
+def _pool_rows(storage: Storage, keys: Collection[str]) -> list[dict[str, Any]]:
+    """The rows of each shard of any pool that have one of the keys, by the index of keys."""
+    found: dict[str, dict[str, Any]] = {}
+    for base, manifest in pools_of(storage).items():
+        shards = read_shards(storage, base)
+        known = places_of(storage, manifest, sorted(keys))
+        if known is None:
+            homes = dict.fromkeys(range(len(shards)))
+        else:
+            homes = {place: None for hits in known.values() for place, _ in hits}
+        for place in homes:
+            shard = shards[place]
+            if shard.table in found:
+                found[shard.table]["pools"].append(base)
+                continue
+            table = read_pool(storage, shard.table)
+            mine = pc.is_in(table.column("key"), value_set=pa.array(sorted(keys), pa.string()))
+            rows = pc.indices_nonzero(mine)
+            if len(rows):
+                lines = table.take(rows).select(["key", "source_id", "sha256", "url", "offset", "size"]).to_pylist()
+                index = "key index" if known is not None else "table"
+                found[shard.table] = {
+                    "pools": [base], "index": index, "shard": shard.to_json(),
+                    "rows": [{"row": row, **line} for row, line in zip(rows.to_pylist(), lines, strict=True)],
+                }  # fmt: skip
+    return list(found.values())
+
+
+def _marks_of_pools(storage: Storage, pools: Sequence[dict[str, Any]]) -> Iterator[Mark]:
+    for pool in pools:
+        shard = Shard(**pool["shard"])
+        table = read_pool(storage, shard.table, list(dict.fromkeys(member_columns([shard]))))
+        rows = table.take(pa.array([row["row"] for row in pool["rows"]]))
+        rows = rows.filter(pc.is_valid(rows.column("offset")))
+        for data in read_members(storage, shard, rows.to_pydict()):
+            if not isinstance(data, Reject) and data.size:
+                yield mark_of(data)
+
+
+def _in_datasets(storage: Storage, keys: Collection[str]) -> Iterator[dict[str, Any]]:
+    wanted = pa.array(sorted(keys), pa.string())
+    for file in sorted(storage.list("datasets")):
+        if not file.endswith("/manifest.json"):
+            continue
+        base = f"datasets/{file.removesuffix('/manifest.json')}"
+        manifest = Manifest.load(storage, base)
+        lines = _lines(storage, f"{base}/index.parquet", wanted)
+        if manifest is not None and lines:
+            yield {
+                "dataset": base, "index": "index.parquet", "rows": lines, "of": manifest.rows,
+                "predecessor": manifest.extra.get("predecessor"),
+            }  # fmt: skip
+
+
+def _lines(storage: Storage, path: str, wanted: pa.Array) -> list[dict[str, Any]]:
+    """Lines of a dataset's index with these keys: of all row groups only the keys are read."""
+    remedy = f"remove the folder {path.rpartition('/')[0]} and rerun the recipe"
+    with reading(storage, path, "index of a dataset", remedy):
+        with storage.open(path) as file:
+            footer = pq.read_metadata(file)
+        columns = [name for name in (*_PLACES, _SET) if name in footer.schema.to_arrow_schema().names]
+
+        def lines(group: int) -> list[dict[str, Any]]:
+            with storage.open(path) as file, pq.ParquetFile(file, metadata=footer) as parquet:
+                mine = pc.is_in(parquet.read_row_group(group, ["key"], use_threads=False).column(0), value_set=wanted)
+                if not pc.any(mine).as_py():
+                    return []
+                return list(parquet.read_row_group(group, columns, use_threads=False).filter(mine).to_pylist())
+
+        return [line for found in fetched(lines, range(footer.num_row_groups)) for line in found]
+
+
+_PLACES = ("key", "shard", "row", "name", "offset", "size", "clip_offset", "clip_size")
+
+
+def tars_of(storage: Storage, base: str) -> list[str]:
+    """Names of a dataset's tars, in order."""
+    return [str(name) for name in read_lines(storage, base, ["file"]).column("file").to_pylist()]
+
+
+def _marks_of_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> Iterator[Mark]:
+    for found in datasets:
+        tars = tars_of(storage, found["dataset"])
+        for line in found["rows"]:
+            for place in ("", "clip_"):
+                offset, size = line.get(f"{place}offset"), line.get(f"{place}size")
+                if offset is not None and size:
+                    path = f"{found['dataset']}/{tars[line['shard']]}"
+                    yield mark_of(storage.read_range(path, offset, offset + size))
+
+
+def _in_facts(storage: Storage, shards: dict[str, list[int]]) -> Iterator[dict[str, Any]]:
+    """Tables of facts and segments of their logs with these rows of pool shards."""
+    for file in sorted(storage.list("facts")):
+        parts, path = file.split("/"), f"facts/{file}"
+        if not file.endswith(".parquet") or "versions" in parts or "index" in parts[2:3]:
+            continue
+        if parts[-2] in shards:
+            rows = storage.read_table(path, columns=[facts.ROW]).column(facts.ROW).to_pylist()
+            mine = sorted(set(rows).intersection(shards[parts[-2]]))
+            if mine:
+                yield {"table": path, "rows": mine}
+        elif parts[2] == "log":
+            table = storage.read_table(path, columns=["_shard", facts.ROW]).to_pydict()
+            pairs = list(zip(table["_shard"], table[facts.ROW], strict=True))
+            if any(row in shards.get(shard, ()) for shard, row in pairs):
+                yield {"table": path, "rows": [n for n, (s, row) in enumerate(pairs) if row in shards.get(s, ())]}
+
+
+def _in_selections(storage: Storage, shards: dict[str, list[int]]) -> Iterator[dict[str, Any]]:
+    for file in sorted(storage.list("selections")):
+        if file.endswith("/manifest.json"):
+            base = f"selections/{file.removesuffix('/manifest.json')}"
+            places, copies = selection_places(storage.url, base), 0
+            for shard, rows in shards.items():
+                lines = read_selected(storage, base, places.get(shard), ["row", "copies"])
+                mine = lines.filter(pc.is_in(lines.column("row"), value_set=pa.array(rows, lines.column("row").type)))
+                copies += pc.sum(mine.column("copies")).as_py() or 0
+            if copies:
+                yield {"selection": base, "copies": copies}
+
+
+def _in_release(place: str, keys: Collection[str]) -> dict[str, Any]:
+    """Rows of a release: a folder of Parquet files with a column `key`."""
+    storage, wanted, files = open_storage(place), pa.array(sorted(keys), pa.string()), dict[str, int]()
+    names = [name for name in sorted(storage.list("")) if name.endswith(".parquet")]
+    if not names:
+        raise InputError(f"--releases {place}: no .parquet files; give the folder of a release")
+    for name in names:
+        with storage.open(name) as file:
+            parquet = pq.ParquetFile(file)
+            if "key" in parquet.schema_arrow.names:
+                parts = (batch.column(0) for batch in parquet.iter_batches(columns=["key"]))
+                count = sum(pc.sum(pc.is_in(part, value_set=wanted)).as_py() or 0 for part in parts)
+                files |= {name: count} if count else {}
+    return {"release": storage.url, "index": "key", "files": files}
+
+
+def _in_run(run: str, keys: Sequence[str]) -> dict[str, Any]:
+    """The steps of a training run that saw keys, as `distill where` says."""
+    steps: dict[str, Any] = {}
+    about: dict[str, Any] = {}
+    for start in range(0, len(keys), _AT_ONCE):
+        some = keys[start : start + _AT_ONCE]
+        command = [sys.executable, "-m", "distill.cli", "where", run, *some, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or ["it gave no reason"])[-1]
+            raise InputError(f"--runs {run}: `distill where` failed ({why}); fix it, or leave the run out")
+        about = json.loads(done.stdout)
+        steps |= {key: seen for key, seen in about["keys"].items() if seen}
+    return {"run": run, "index": "distill where", "fingerprint": about["fingerprint"], "steps": about["steps"],
+            "seen": steps}  # fmt: skip
+
+
+def _near(storage: Storage, datasets: Sequence[dict[str, Any]], keys: Collection[str]) -> list[dict[str, str]]:
+    """Other samples of the duplicate sets of these samples, by the column that datasets carry."""
+    found: dict[str, dict[str, str]] = {}
+    for line in datasets:
+        sets = sorted({row[_SET] for row in line["rows"] if row.get(_SET)})
+        if sets:
+            table = read_index(
+                storage, line["dataset"], ["key", _SET], filters=pc.is_in(pc.field(_SET), value_set=pa.array(sets))
+            )
+            for row in table.to_pylist():
+                if row["key"] not in keys:
+                    found.setdefault(row["key"], {**row, "dataset": line["dataset"]})
+    return list(found.values())
+
+
+def left_in_place(found: dict[str, Any]) -> list[str]:
+    """Source files outside the workspace, which are the user's."""
+    left = []
+    for pool in found["pools"]:
+        shard = Shard(**pool["shard"])
+        if in_place(shard) and not is_virtual(shard):
+            names = [f"{shard.tar}{row['source_id'] if in_folder(shard) else ''}" for row in pool["rows"]]
+            left += names if in_folder(shard) else [f"{shard.tar} (bytes {r['offset']} on)" for r in pool["rows"]]
+    return sorted(set(left))

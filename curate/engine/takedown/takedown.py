@@ -1,0 +1,165 @@
+"""A takedown: found first and written down, then applied, then receipted.
+
+takedowns/000001/plan.json       where the samples were; a takedown with a plan and no receipt was killed, and the
+                                 same command resumes it
+takedowns/000001/receipt.json    what was done, what is left, and a digest of the receipt itself
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from curate.core.errors import AlreadyExistsError, CorruptError, InputError
+from curate.core.hashing import digest
+from curate.core.nouns import tombstones
+from curate.core.nouns.manifest import Manifest
+from curate.core.store.storage import Storage, open_storage
+from curate.engine.record.pins import pins
+from curate.engine.record.runs import RunRecord, list_runs
+from curate.engine.takedown import erase as erasing
+from curate.engine.takedown.bytes import Mark, digest_of, scan
+from curate.engine.takedown.datasets import without
+from curate.engine.takedown.find import entries_of, find, left_in_place, tars_of
+
+FOLDER = "takedowns"
+
+
+def takedown(
+    storage: Storage, given: Sequence[str], why: str, *, erase: bool, releases: Sequence[str], runs: Sequence[str]
+) -> dict[str, Any]:
+    """Take samples out of every dataset and every later run and, with `erase`, remove their bytes. Returns the receipt.
+
+    Raises InputError if nothing has them, if a training run cannot be asked, or while a run may still write them.
+    """
+    for run in list_runs(storage):
+        if RunRecord.load(storage, run).state == "running":
+            raise InputError(f"takedown: run {run} may still write the samples; wait for it, or `curate stop {run}`")
+    entries = entries_of(storage, given)
+    base, plan = _planned(storage, entries, why, erase, releases, runs)
+    found = plan["found"]
+    _add_tombstones(storage, [*entries, *found["keys"], *found["sha256"]], why)
+    versions = {}
+    for line in plan["heads"]:
+        versions[line] = f"{line.rpartition('/')[0]}/{plan['versions'][line]}"
+        if Manifest.load(storage, versions[line]) is None:
+            without(storage, line, found["keys"])
+    if erase:
+        for line in found["datasets"]:
+            storage.remove(f"{line['dataset']}/manifest.json")
+            storage.remove(line["dataset"])
+        erasing.erase(storage, found)
+    receipt = _receipt(storage, base, plan, versions)
+    storage.publish_bytes(f"{base}/receipt.json", json.dumps(receipt, indent=1).encode() + b"\n")
+    return receipt
+
+
+def _planned(
+    storage: Storage, entries: Sequence[str], why: str, erase: bool, releases: Sequence[str], runs: Sequence[str]
+) -> tuple[str, dict[str, Any]]:
+    """Folder and plan of this takedown: of one that was killed, or a new one."""
+    asked = {"entries": sorted(entries), "erase": erase, "releases": list(releases), "runs": list(runs)}
+    files = storage.list(FOLDER)
+    for name in sorted(file for file in files if file.endswith("/plan.json")):
+        if name.replace("plan.json", "receipt.json") not in files:
+            plan = storage.read_json(f"{FOLDER}/{name}")
+            if plan["asked"] == asked:
+                return f"{FOLDER}/{name.partition('/')[0]}", plan
+    found = find(storage, entries, releases, runs)
+    heads = _heads(storage, found)
+    versions = {
+        base: digest({"predecessor": base.rpartition("/")[2], "removed": sorted({row["key"] for row in rows})})
+        for base, rows in heads.items()
+    }
+    files_before = erasing.files_of(storage, found) if erase else []
+    for base, rows in heads.items():
+        tars = tars_of(storage, base)
+        files_before += sorted({f"{base}/{tars[row['shard']]}" for row in rows})
+    plan = {
+        "asked": asked, "why": why, "found": found, "heads": sorted(heads), "versions": versions,
+        "before": {path: digest_of(storage, path) for path in files_before},
+    }  # fmt: skip
+    number = len({file.partition("/")[0] for file in files})
+    while True:
+        number += 1
+        try:
+            storage.create_json(f"{FOLDER}/{number:06d}/plan.json", plan)
+            return f"{FOLDER}/{number:06d}", plan
+        except AlreadyExistsError:
+            continue
+
+
+def _heads(storage: Storage, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """The datasets that need a new version, with the rows to remove: those that have none yet."""
+    replaced = set()
+    for file in storage.list("datasets"):
+        if file.endswith("/manifest.json"):
+            manifest = Manifest.load(storage, f"datasets/{file.removesuffix('/manifest.json')}")
+            replaced.add(manifest and f"datasets/{file.split('/')[0]}/{manifest.extra.get('predecessor')}")
+    return {line["dataset"]: line["rows"] for line in found["datasets"] if line["dataset"] not in replaced}
+
+
+def _add_tombstones(storage: Storage, entries: Sequence[str], why: str) -> None:
+    known = {value for values in tombstones.load(storage).values.values() for value in values}
+    fresh = sorted(set(entries) - known)
+    if fresh:
+        tombstones.add(storage, fresh, why)
+
+
+def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
+    found, erase = plan["found"], plan["asked"]["erase"]
+    after = {}
+    for path in plan["before"]:
+        kept = next((path.replace(old, new, 1) for old, new in versions.items() if path.startswith(f"{old}/")), path)
+        after[path] = {"now": kept, "digest": digest_of(storage, kept)} if storage.exists(kept) else None
+    linked = {
+        old: sum(f"{old}/{tar}" not in plan["before"] for tar in tars_of(storage, new)) for old, new in versions.items()
+    }
+    receipt = {
+        "receipt": f"{base}/receipt.json", "workspace": storage.url, "time": time.time(), "why": plan["why"],
+        "asked": plan["asked"], "erased": erase, "found": found, "datasets": versions,
+        "unchanged_tars": linked, "before": plan["before"], "after": after,
+        "left": {
+            "source_files": left_in_place(found),
+            "weights": [run for run in found["runs"] if run["seen"]],
+            "releases": [release["release"] for release in found["releases"] if release["files"]],
+            "near": found["near"],
+            "pins": [pin.name for pin in pins(storage).values() if erase and pin.base in versions],
+        },
+    }  # fmt: skip
+    return {**receipt, "digest": digest(receipt)}
+
+
+def read_receipt(path: str) -> dict[str, Any]:
+    """Raises InputError for a file that is not a receipt, or was changed."""
+    try:
+        receipt = json.loads(Path(path).read_text("utf-8"))
+        own = receipt.pop("digest")
+        if own != digest(receipt):
+            raise InputError(f"{path}: the receipt was changed after it was written; use the original")
+    except InputError:
+        raise
+    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise InputError(f"{path}: not a receipt of a takedown ({error}); give a receipt.json") from error
+    return dict(receipt)
+
+
+def verify(path: str) -> dict[str, bool]:
+    """URL of each file that was read -> whether it still has the bytes.
+
+    Reads every file that the takedown was to clear: the whole workspace and the releases after an erasure, otherwise
+    the new versions of the datasets.
+    """
+    receipt = read_receipt(path)
+    storage = open_storage(receipt["workspace"])
+    marks = [Mark(**mark) for mark in receipt["found"]["marks"]]
+    missing = [base for base in receipt["datasets"].values() if not storage.exists(f"{base}/manifest.json")]
+    if missing:
+        raise CorruptError(f"{storage.url_of(missing[0])}: this version is gone; nothing can be verified of it")
+    prefixes = [""] if receipt["erased"] else sorted(receipt["datasets"].values())
+    places = [(storage, prefix) for prefix in prefixes]
+    places += [(open_storage(release), "") for release in receipt["asked"]["releases"] if receipt["erased"]]
+    return {url: found for place, prefix in places for url, found in scan(place, prefix, marks)}
