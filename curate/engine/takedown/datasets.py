@@ -6,6 +6,7 @@ import time
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -22,9 +23,9 @@ from curate.core.recipe import registry
 from curate.core.store.storage import Storage
 from curate.engine.takedown.find import tars_of
 
-_OFFSETS = ("offset", "text_offset", "clip_offset")
+_OFFSETS = ("offset", "text_offset", "json_offset", "clip_offset")
 """Columns of the index with places in a tar."""
-_BLOCK, _GROUP = 8 << 20, 1 << 17
+_BLOCK = 8 << 20
 Range = tuple[int, int]
 
 
@@ -46,24 +47,33 @@ def without(storage: Storage, base: str, keys: Collection[str]) -> str:
     rows: dict[int, list[int]] = {}
     for shard, row in zip(lines.column("shard").to_pylist(), lines.column("row").to_pylist(), strict=True):
         rows.setdefault(shard, []).append(row)
-    tars, cuts = tars_of(storage, base), dict[int, list[Range]]()
+    tars, cuts, there = tars_of(storage, base), dict[int, list[Range]](), storage.list(base)
     for number, tar in enumerate(tars):
         if number in rows:
             cuts[number] = _cut(storage, f"{base}/{tar}", f"{made}/{tar}", removed)
         else:
-            storage.link(f"{base}/{tar}", f"{made}/{tar}")
+            for name in filter(there.__contains__, (tar, f"{tar}.idx")):
+                storage.link(f"{base}/{name}", f"{made}/{name}")
     counts = _write_index(storage, base, made, gone, {shard: sorted(own) for shard, own in rows.items()}, cuts)
     stage: Any = registry.resolve(before.op)(**before.parameters)
     samples = [(tar, counts.get(number, 0)) for number, tar in enumerate(tars)]
-    for name, content in stage.finish(samples).items():
-        storage.publish_bytes(f"{made}/{name}", content)
+    index = partial(_tables, storage, made)
+    files = stage.finish(samples, fingerprint, index)
+    for number in cuts:
+        if f"{tars[number]}.idx" in there:
+            files |= stage.beside(tars[number], _of_tar(index(), number))
+    for name, content in files.items():
+        if name in there:  # an older layout has fewer
+            with storage.publish(f"{made}/{name}") as aside:
+                aside.write_bytes(content) if isinstance(content, bytes) else content(aside)
     sizes = storage.list(made)
     extra = {**before.extra, "predecessor": before.fingerprint, "removed": removed, "committed": time.time()}
     manifest = replace(
         before, fingerprint=fingerprint, inputs={"predecessor": before.fingerprint}, rows=sum(counts.values()),
         bytes=sum(sizes[tar] for tar in tars), seconds=0.0, built_rows=0, extra=extra,
     )  # fmt: skip
-    manifest.commit(storage, made, [{"file": tar, "bytes": sizes[tar]} for tar in tars])
+    lines = [{"file": tar, "bytes": sizes[tar]} for tar in tars] if "shards.parquet" in there else ()
+    manifest.commit(storage, made, lines)
     return made
 
 
@@ -111,8 +121,8 @@ def _write_index(
     ):
         parquet = pq.ParquetFile(file)
         with pq.ParquetWriter(aside, parquet.schema_arrow, compression="zstd") as out:
-            for batch in parquet.iter_batches(batch_size=_GROUP):
-                table = pa.Table.from_batches([batch])
+            for group in range(parquet.num_row_groups):
+                table = parquet.read_row_group(group)
                 table = table.filter(pc.invert(pc.is_in(table.column("key"), value_set=gone)))
                 shards = table.column("shard").to_pylist()
                 for shard, number in zip(*np.unique(shards, return_counts=True), strict=True):
@@ -121,6 +131,18 @@ def _write_index(
                     table = _moved(table, shards, rows, cuts)
                 out.write_table(table)
     return counts
+
+
+def _tables(storage: Storage, base: str) -> Iterator[pa.Table]:
+    """The index, in tables of whole tars."""
+    with storage.open(f"{base}/index.parquet") as file:
+        parquet = pq.ParquetFile(file)
+        yield from map(parquet.read_row_group, range(parquet.num_row_groups))
+
+
+def _of_tar(index: Iterator[pa.Table], number: int) -> pa.Table:
+    """The rows of one tar."""
+    return pa.concat_tables(table.filter(pc.equal(table.column("shard"), number)) for table in index)
 
 
 def _moved(

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from curate.codec.members import member_columns, read_members
 from curate.core.errors import InputError, Reject
 from curate.core.nouns import facts
-from curate.core.nouns.manifest import Manifest, read_index, read_lines, reading
+from curate.core.nouns.manifest import Manifest, read_index, reading
 from curate.core.nouns.pools import EDGES, EXTRACTED, Shard, in_folder, in_place, is_virtual, read_pool, read_shards
 from curate.core.nouns.selections import read_selected, selection_places
 from curate.core.nouns.tombstones import Tombstones, kind_of
@@ -154,7 +154,7 @@ _PLACES = ("key", "shard", "row", "name", "offset", "size", "clip_offset", "clip
 
 def tars_of(storage: Storage, base: str) -> list[str]:
     """Names of a dataset's tars, in order."""
-    return [str(name) for name in read_lines(storage, base, ["file"]).column("file").to_pylist()]
+    return sorted(json.loads(storage.read(f"{base}/sizes.json")))
 
 
 def _marks_of_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> Iterator[Mark]:
