@@ -6,14 +6,17 @@ import hashlib
 import json
 import os
 import shutil
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from rich.console import Console
 
+from curate.core.hashing import key_words
 from curate.core.nouns import facts
 from curate.core.store import lease
 from curate.core.store.storage import open_storage
@@ -33,7 +36,9 @@ def recipe(path: Path, images: Path) -> Path:
         "pool": {"op": "acquire.folder", "path": str(images), "namespace": "e2e", "shard_rows": 10},
         "inspect": {"op": "image.inspect", "from": "pool", "threads": 1},
         "prints": {"op": "image.fingerprint", "from": "inspect", "threads": 1},
-        "all": {"op": "select.uniform", "from": "prints", "share": 1.0},
+        "embed": {"op": "image.embed", "from": "prints", "encoder": "descriptor", "threads": 1},
+        "search": {"op": "search.fit", "from": "embed", "threads": 1},
+        "all": {"op": "select.uniform", "from": "embed", "share": 1.0},
         "whole": {"op": "pack.webdataset", "from": "all", "name": "whole", "shard_rows": 5},
         "small": {"op": "pack.webdataset", "from": "all", "name": "small", "shard_rows": 7, "image": "resized",
                   "max_side": 24, "carry": {"duplicate_set": "format"}},
@@ -120,7 +125,11 @@ def test_a_sample_is_found_in_everything(once: Path) -> None:
     [pool] = found["pools"]
     assert pool["index"] == "key index" and [row["key"] for row in pool["rows"]] == [taken["key"]]
     assert {line["dataset"].split("/")[1] for line in found["datasets"]} == {"whole", "small"}
-    assert {line["table"].split("/")[1] for line in found["facts"]} == {"image.inspect", "image.fingerprint"}
+    assert {line["table"].split("/")[1] for line in found["facts"]} == {
+        "image.inspect",
+        "image.fingerprint",
+        "image.embed",
+    }
     assert [line["copies"] for line in found["selections"]] == [1]
     assert [line["files"] for line in found["releases"]] == [{"1.parquet": 1}]
     [run] = found["runs"]
@@ -159,8 +168,16 @@ def test_apply_makes_each_dataset_again_and_leaves_the_rest_as_it_is(once: Path,
         for row in index(made):
             places.setdefault(row["shard"], []).append(row["row"])
         assert all(own == list(range(len(own))) for own in places.values())
+        assert {path.name for path in made.rglob("*")} == {path.name for path in old.rglob("*") if path.name != "work"}
+        for number, tar in enumerate(sorted(after)):
+            starts = np.fromfile(made / f"{tar}.idx", "<u8").tolist()
+            with tarfile.open(made / tar) as archive:
+                names = [member.name for member in archive.getmembers() if member.offset in starts]
+            own = sorted((row for row in rows.values() if row["shard"] == number), key=lambda row: row["row"])
+            assert [name.partition(".")[0] for name in names] == [row["name"] for row in own]
     path = work / "workspace" / receipt["receipt"]
-    files = sum(1 for made in receipt["datasets"].values() for _ in (work / "workspace" / made).iterdir())
+    every = [path for made in receipt["datasets"].values() for path in (work / "workspace" / made).rglob("*")]
+    files = sum(path.is_file() for path in every)
     assert f"none of {files} files has the bytes" in curate("takedown", "verify", path).out
     assert receipt["left"]["weights"] and receipt["left"]["releases"] == [str(once / "release")]
     garbage = curate("gc", "-w", work / "workspace").words
@@ -198,6 +215,8 @@ def test_erase_removes_the_bytes_everywhere(once: Path, work: Path) -> None:
             else:
                 assert row == former
     assert not list((workspace / "artifacts/report.html").glob("*/manifest.json"))
+    words = key_words([taken["key"]]).tobytes()
+    assert has(once / "workspace/artifacts", words) and not has(workspace / "artifacts", words)
     # a later run: the sample is left out, and a stage that looks at it for the first time finds it erased
     changed = yaml.safe_load((once / "recipe.yaml").read_text())
     changed["stages"]["again"] = {"op": "image.embed", "from": "prints", "threads": 1}

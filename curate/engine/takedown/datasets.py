@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -128,7 +126,7 @@ def _write_index(
                 for shard, number in zip(*np.unique(shards, return_counts=True), strict=True):
                     counts[int(shard)] = counts.get(int(shard), 0) + int(number)
                 if not cuts.keys().isdisjoint(shards):
-                    table = _moved(table, shards, rows, cuts)
+                    table = _moved(table, rows, cuts)
                 out.write_table(table)
     return counts
 
@@ -145,24 +143,18 @@ def _of_tar(index: Iterator[pa.Table], number: int) -> pa.Table:
     return pa.concat_tables(table.filter(pc.equal(table.column("shard"), number)) for table in index)
 
 
-def _moved(
-    table: pa.Table, shards: Sequence[int], rows: dict[int, list[int]], cuts: dict[int, list[Range]]
-) -> pa.Table:
-    def set_column(name: str, values: list[int | None]) -> pa.Table:
-        place = table.column_names.index(name)
-        return table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
-
-    lost = {shard: [0, *accumulate(stop - start for start, stop in ranges)] for shard, ranges in cuts.items()}
-    ends = {shard: [stop for _, stop in ranges] for shard, ranges in cuts.items()}
+def _moved(table: pa.Table, rows: dict[int, list[int]], cuts: dict[int, list[Range]]) -> pa.Table:
+    """Lines of the index with the rows and offsets that are left after the cuts."""
+    shards = table.column("shard").to_numpy()
     for name in ("row", *(name for name in _OFFSETS if name in table.column_names)):
-        values = table.column(name).to_pylist()
-        for place, shard in enumerate(shards):
-            value = values[place]
-            if shard not in cuts or value is None or value < 0:
-                continue
-            if name == "row":
-                values[place] = value - bisect_right(rows[shard], value)
-            else:
-                values[place] = value - lost[shard][bisect_right(ends[shard], value)]
-        table = set_column(name, values)
+        place, column = table.column_names.index(name), table.column(name).combine_chunks()
+        values, none = column.fill_null(-1).to_numpy().copy(), column.is_null().to_numpy(zero_copy_only=False)
+        for shard in cuts.keys() & set(shards.tolist()):
+            edges, lost = np.array(rows[shard]), np.arange(len(rows[shard]) + 1)
+            if name != "row":
+                starts, edges = np.array(cuts[shard]).T
+                lost = np.cumsum([0, *(edges - starts)])
+            mine = (shards == shard) & (values >= 0)
+            values[mine] -= lost[np.searchsorted(edges, values[mine], side="right")].astype(values.dtype)
+        table = table.set_column(place, table.schema.field(place), pa.array(values, column.type, mask=none))
     return table

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.core.hashing import key_words
 from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard, in_place, is_virtual
 from curate.core.store.storage import Storage
@@ -20,6 +21,8 @@ from curate.engine.takedown.bytes import Mark, has
 _BLOCK = 8 << 20
 _TEXTS = ("caption", "url", "meta")
 """Columns of a pool about a sample, apart from its identity."""
+_VECTORS = "/rows/"
+"""In the names of the files of an artifact that have a vector for each sample."""
 ERASED = "erased"
 
 
@@ -49,7 +52,7 @@ def erase(storage: Storage, found: dict[str, Any]) -> None:
         table = storage.read_table(path)
         kept = table.filter(pc.invert(pc.is_in(table.column("key"), value_set=pa.array(found["keys"]))))
         storage.publish_table(path, kept)
-    for path in _pages(storage, found["keys"]):  # the next run of its recipe makes a report again
+    for path in _pages(storage, found["keys"]):  # the next run of its recipe makes them again
         folder = "/".join(path.split("/")[:3])
         storage.remove(f"{folder}/manifest.json")
         storage.remove(folder)
@@ -115,13 +118,18 @@ def _fetches(storage: Storage, keys: Collection[str]) -> Iterator[str]:
 
 
 def _pages(storage: Storage, keys: Collection[str]) -> list[str]:
-    """Reports with thumbnails, which may not name the samples, or with one of the keys."""
-    names, found = [key.encode() for key in keys], []
+    """Reports with thumbnails, which may not name the samples, or with one of the keys, and vectors of the samples."""
+    names, words, found = [key.encode() for key in keys], key_words(sorted(keys)), []
     for file in sorted(storage.list("artifacts")):
+        path = f"artifacts/{file}"
         if file.endswith(".html"):
-            text = storage.read(f"artifacts/{file}")
-            if b"data:image/" in text or any(name in text for name in names):
-                found.append(f"artifacts/{file}")
+            text = storage.read(path)
+            held = b"data:image/" in text or any(name in text for name in names)
+        else:  # a search index has the key's words beside each vector
+            data = storage.read(path) if _VECTORS in file else b""
+            held = any(word.tobytes() in data for word in words)
+        if held:
+            found.append(path)
     return found
 
 
