@@ -110,7 +110,7 @@ test-long: $(STAMP)  ## the long tests: kills at every point, damaged inputs, br
 INTEROP := .venv-interop
 LOCKS := $(addprefix tests/interop/,requirements.lock webdataset.lock)
 $(INTEROP)/.ready: $(STAMP) $(LOCKS)
-	@echo "test-interop: other libraries into $(INTEROP) (about 110 MB), above those of .venv"
+	@echo "test-interop: other libraries into $(INTEROP) (about 116 MB), above those of .venv"
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(INTEROP)
 	@$(UV) pip install --quiet --python $(INTEROP)/bin/python --no-deps --require-hashes -r $(word 1,$(LOCKS))
 	@$(UV) pip install --quiet --python $(INTEROP)/bin/python --no-deps --require-hashes -r $(word 2,$(LOCKS)) \

@@ -41,9 +41,10 @@ def test_the_dataset_is_the_one_a_disk_gives(bucket: s3fs.S3FileSystem, tmp_path
         place.removeprefix(f"{tmp_path}/workspace/") for place in here["outputs"].values()
     ]
     local, remote = Path(here["outputs"]["dataset"]), there["outputs"]["dataset"]
-    for path in local.iterdir():
-        if path.name != "manifest.json":
-            assert bucket.cat_file(f"{remote}/{path.name}") == path.read_bytes(), path.name
+    files = [path for path in local.rglob("*") if path.is_file() and path.name != "manifest.json"]
+    for path in files:
+        assert bucket.cat_file(f"{remote}/{path.relative_to(local)}") == path.read_bytes(), path
+    assert local / ".nv-meta" / "index.sqlite" in files
     assert bucket.exists(f"{there['outputs']['report']}/index.html")
 
     again = _run(tmp_path / "again", "s3://e2e/deep/images", WORKSPACE)

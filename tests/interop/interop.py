@@ -206,3 +206,12 @@ def test_the_lines_of_the_page_read_every_sample(number: int, made: dict[str, Pa
     before = tree(made["images"])
     process(script, cwd=tmp_path, HF_HOME=str(tmp_path))
     assert tree(made["images"]) == before
+
+
+def test_litdata_indexes_the_parquet_of_a_dataset(made: dict[str, Path], tmp_path: Path) -> None:
+    """One table per folder: a second one with other columns ends it."""
+    script, before = tmp_path / "index.py", tree(made["images"])
+    script.write_text(f"import litdata\nlitdata.index_parquet_dataset({str(made['images'])!r}, {str(tmp_path)!r})\n")
+    process(script, cwd=tmp_path)
+    index = json.loads((tmp_path / "index.json").read_text())
+    assert [chunk["chunk_size"] for chunk in index["chunks"]] == [IMAGES] and tree(made["images"]) == before
