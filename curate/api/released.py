@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from curate.api.tables import plain_vectors
 from curate.core.errors import InputError
 from curate.core.items import per_item
-from curate.core.nouns.manifest import read_index
+from curate.core.nouns.manifest import Manifest, read_index
 from curate.core.nouns.selections import read_selection, selection_places
 from curate.core.nouns.tombstones import COLUMNS, FIELDS, Tombstones
 from curate.core.store.storage import Storage
 from curate.engine.record.live import LiveRows
-from curate.engine.record.runs import RunRecord
+from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.record.usage import DatasetInfo
 from curate.engine.units.common import fetched
 from curate.kernels.evenness import entropy_bits, gini
@@ -272,12 +272,18 @@ class Rows:
 
 
 def _made(storage: Storage, dataset: DatasetInfo) -> tuple[RunRecord, str]:
-    """(a run that has the dataset, its stage there). Raises InputError if the records of all such runs are gone."""
-    for name in reversed(dataset.runs):
-        run = RunRecord.load(storage, name)
-        for stage, output in run.outputs.items():
-            if output["base"] == dataset.base:
-                return run, stage
+    """(the newest run that has the dataset, or the one that this one is a version of, and its stage there). Raises
+    InputError if the records of all such runs are gone."""
+    runs = [RunRecord.load(storage, name) for name in reversed(list_runs(storage))]
+    base = dataset.base
+    while base:
+        for run in runs:
+            for stage, output in run.outputs.items():
+                if output["base"] == base:
+                    return run, stage
+        manifest = Manifest.load(storage, base)  # a takedown makes a version without a run
+        before = manifest.extra.get("predecessor") if manifest else None
+        base = f"datasets/{dataset.name}/{before}" if before else ""
     raise InputError(f"{dataset.base}: the record of the run that made it is gone; run the recipe again")
 
 

@@ -93,7 +93,7 @@ def test_a_release_is_written_and_read(bucket: str, tmp_path: Path) -> None:
 
 
 def test_a_name_is_taken_once(bucket: str) -> None:
-    """What workspaces need. Google's emulator overwrites whatever the condition of a write is."""
+    """What workspaces need. Google's emulator ignores the condition of a write."""
     if bucket.startswith("gs:"):
         pytest.xfail("the emulator knows no conditions")
     storage = open_storage(f"{bucket}/place")
