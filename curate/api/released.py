@@ -16,20 +16,19 @@ from numpy.typing import NDArray
 
 from curate.api.tables import plain_vectors
 from curate.core.errors import InputError
-from curate.core.hashing import key_words
 from curate.core.items import per_item
-from curate.core.nouns.manifest import read_index
+from curate.core.nouns.manifest import Manifest, read_index
 from curate.core.nouns.selections import read_selection, selection_places
 from curate.core.nouns.tombstones import COLUMNS, FIELDS, Tombstones
 from curate.core.store.storage import Storage
 from curate.engine.record.live import LiveRows
-from curate.engine.record.runs import RunRecord
+from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.record.usage import DatasetInfo
 from curate.engine.units.common import fetched
 from curate.kernels.evenness import entropy_bits, gini
 from curate.kernels.meta import META, column_of
 from curate.release import layout
-from curate.release.keys import Keys
+from curate.release.keys import Keys, words_of
 from curate.release.public import public_texts
 from curate.release.read import Release
 from curate.release.write import About
@@ -137,11 +136,11 @@ class Rows:
         """(keys of the index, item and copies of each line, whether there are several items)."""
         index = read_index(self.storage, self.dataset.base, ["key", "item"])
         if pc.all(pc.equal(index.column("item"), "0")).as_py():
-            keys = Keys(key_words(index.column("key").to_pylist()))
+            keys = Keys(words_of(index.column("key")))
             copies, keys.order, keys.edges = np.diff(keys.edges), np.arange(len(keys)), np.arange(len(keys) + 1)
             return keys, pa.array(["0"]).take(pa.array(np.zeros(len(keys), np.int64))), pa.array(copies), False
         counts = index.group_by(["key", "item"], use_threads=False).aggregate([([], "count_all")]).combine_chunks()
-        keys = Keys(key_words(counts.column("key").to_pylist()))
+        keys = Keys(words_of(counts.column("key")))
         item, copies = counts.column("item").combine_chunks(), counts.column("count_all").combine_chunks()
         return keys, item, copies, True
 
@@ -153,7 +152,7 @@ class Rows:
         shards = [s for s in self.live.shards if places is None or (s.id in places and places[s.id].copies)]
         seen = np.zeros(len(keys), dtype=bool)
         for table in fetched(lambda shard: self.live.whole(shard, self._reads), shards, READERS):
-            at = keys.find(key_words(table.column("key").to_pylist()))
+            at = keys.find(words_of(table.column("key")))
             at[seen[at] & (at >= 0)] = -1  # a repeated key of a pool is a reject in later shards
             rows = np.flatnonzero(at >= 0)
             seen[at[rows]] = True
@@ -273,12 +272,18 @@ class Rows:
 
 
 def _made(storage: Storage, dataset: DatasetInfo) -> tuple[RunRecord, str]:
-    """(a run that has the dataset, its stage there). Raises InputError if the records of all such runs are gone."""
-    for name in reversed(dataset.runs):
-        run = RunRecord.load(storage, name)
-        for stage, output in run.outputs.items():
-            if output["base"] == dataset.base:
-                return run, stage
+    """(the newest run that has the dataset, or the one that this one is a version of, and its stage there). Raises
+    InputError if the records of all such runs are gone."""
+    runs = [RunRecord.load(storage, name) for name in reversed(list_runs(storage))]
+    base = dataset.base
+    while base:
+        for run in runs:
+            for stage, output in run.outputs.items():
+                if output["base"] == base:
+                    return run, stage
+        manifest = Manifest.load(storage, base)  # a takedown makes a version without a run
+        before = manifest.extra.get("predecessor") if manifest else None
+        base = f"datasets/{dataset.name}/{before}" if before else ""
     raise InputError(f"{dataset.base}: the record of the run that made it is gone; run the recipe again")
 
 

@@ -16,10 +16,9 @@ import pyarrow.parquet as pq
 
 from curate.core.contracts.stage import PLAIN_NAME
 from curate.core.errors import InputError, StorageError
-from curate.core.hashing import key_words
 from curate.core.store.storage import Storage, open_storage
 from curate.release import layout
-from curate.release.keys import Keys
+from curate.release.keys import Keys, words_of
 
 BATCH_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 22
@@ -80,9 +79,9 @@ class Release:
 
     def keys(self) -> Keys:
         try:
-            parts = [key_words(table.column("key").to_pylist()) for table in self.rows(["key"])]
-        except (ValueError, TypeError) as error:
-            raise InputError(f"{self.url}: {error}; expected keys of 32 hex characters") from None
+            parts = [words_of(table.column("key")) for table in self.rows(["key"])]
+        except ValueError as error:
+            raise InputError(f"{self.url}: {error}; get it again") from None
         return Keys(np.concatenate(parts) if parts else np.empty((0, 2), np.uint64))
 
     def removed(self) -> pa.Table:

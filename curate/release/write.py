@@ -17,12 +17,12 @@ import yaml
 
 from curate.core.addresses import Networks
 from curate.core.errors import InputError
-from curate.core.hashing import digest, key_words
+from curate.core.hashing import digest
 from curate.core.store.storage import Storage
 from curate.release import layout
 from curate.release.card import card
 from curate.release.croissant import croissant
-from curate.release.keys import Keys
+from curate.release.keys import Keys, words_of
 from curate.release.public import public_texts, public_urls
 from curate.release.read import Release
 from curate.release.statistics import Statistics
@@ -87,7 +87,7 @@ def write(
                 schema = schema or table.schema
                 writer = writer or pq.ParquetWriter(path, schema, compression="zstd")
                 writer.write_table(table)
-                words += [] if before is None else [key_words(table.column("key").to_pylist())]
+                words += [] if before is None else [words_of(table.column("key"))]
             assert writer is not None
             writer.close()
             sums[layout.data_file(number)] = sha256_of(path)

@@ -1,6 +1,13 @@
 from __future__ import annotations
 
-from curate.kernels.meta import field_at
+import json
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from curate.kernels.meta import as_text, column_of, field_at, field_of
 
 
 def test_a_name_comes_before_a_path() -> None:
@@ -10,3 +17,28 @@ def test_a_name_comes_before_a_path() -> None:
 
 def test_a_missing_field_gives_none() -> None:
     assert [field_at({"a": {"b": 1}, "e": "text"}, path) for path in ("x", "a.x", "a.b.c", "e.f", "")] == [None] * 5
+
+
+TEXTS = st.text(alphabet='a"\\{}:,[] é\n', max_size=12)
+VALUES: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 5) | TEXTS | st.just('"license":"x"'),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["license", "a"]), inner, max_size=2),
+    max_leaves=4,
+)
+METAS = st.lists(
+    st.none() | st.dictionaries(st.sampled_from(["license", "a", "other"]), VALUES, max_size=3), max_size=8
+)
+
+
+@given(METAS, st.booleans(), st.booleans())
+def test_a_column_has_the_field_of_each_row(metas: list[Any], spaces: bool, ascii: bool) -> None:
+    style: dict[str, Any] = {} if spaces else {"separators": (",", ":")}
+    texts = [None if meta is None else json.dumps(meta, ensure_ascii=ascii, sort_keys=True, **style) for meta in metas]
+    for name in ("meta.license", "meta.a.license"):
+        wanted = [field_of(text, name) for text in texts]
+        found = column_of(pa.chunked_array([texts], pa.string()), name)
+        values = [as_text(value) if value is None or isinstance(value, str) else value for value in wanted]
+        assert [
+            text if text is None or isinstance(value, str) else json.loads(text)
+            for text, value in zip(found.to_pylist(), wanted, strict=True)
+        ] == values

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -169,6 +170,30 @@ def test_tombstoned_samples_are_left_out(made: Made, released: Path, tmp_path: P
     about = workspace.release("photos", str(tmp_path / "v1"), allow_networks=ALLOWED)
     assert about["tombstoned"] == 1 and about["rows"] == COUNT - 1
     assert one["key"] not in {row["key"] for row in rows(tmp_path / "v1")}
+
+
+def test_a_version_that_no_run_has_made(made: Made, released: Path, tmp_path: Path) -> None:
+    """A takedown makes one: its manifest names the version before."""
+    root = tmp_path / "workspace"
+    shutil.copytree(made.workspace.url, root)
+    (dataset,) = Workspace(str(root)).datasets()
+    old, new = root / dataset.base, root / "datasets" / "photos" / ("f" * 32)
+    shutil.copytree(old, new)
+    index = pq.read_table(new / "index.parquet")
+    gone = index["key"][3].as_py()
+    pq.write_table(index.filter(pc.not_equal(index["key"], gone)), new / "index.parquet")
+    manifest = json.loads((new / "manifest.json").read_text())
+    manifest |= {"fingerprint": new.name, "rows": COUNT - 1}
+    manifest["extra"] |= {"predecessor": dataset.fingerprint, "committed": dataset.committed + 1}
+    (new / "manifest.json").write_text(json.dumps(manifest))
+    about = Workspace(str(root)).release(
+        "photos", str(tmp_path / "v2"), allow_networks=ALLOWED, predecessor=str(released)
+    )
+    assert (about["dataset"], about["rows"], about["removed"], about["added"]) == (new.name, COUNT - 1, 1, 0)
+    assert gone not in {row["key"] for row in rows(tmp_path / "v2")}
+    shutil.rmtree(root / "runs")
+    with pytest.raises(InputError, match=r"the record of the run that made it is gone; run the recipe again$"):
+        Workspace(str(root)).release("photos", str(tmp_path / "v3"))
 
 
 @pytest.mark.parametrize(
