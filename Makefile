@@ -119,8 +119,8 @@ $(INTEROP)/.ready: $(STAMP) $(LOCKS)
 	  > $(INTEROP)/lib/python$(PYTHON_VERSION)/site-packages/locked.pth
 	@touch $@
 
-test-interop: $(INTEROP)/.ready  ## do webdataset, wids, open_clip, Energon, datasets, litData and streaming read a dataset?
-	@$(INTEROP)/bin/python -m pytest -q -s -n0 -p no:cacheprovider $(PYTEST) tests/interop/interop.py
+test-interop: $(INTEROP)/.ready  ## do other readers read datasets and releases, and trackers keep trainings?
+	@$(INTEROP)/bin/python -m pytest -q -s -n0 --show-capture=no -p no:cacheprovider $(PYTEST) tests/interop/interop.py tests/interop/croissant.py tests/interop/trackers.py
 
 lint: $(STAMP)  ## ruff, mypy, import-linter, prose
 	@$(BIN)/ruff check .

@@ -16,7 +16,7 @@ from curate.core.store.storage import open_storage
 from curate.release import layout
 from curate.release.write import FILE_ROWS, About, write
 
-pytestmark = pytest.mark.filterwarnings("default")  # those of mlcroissant's own code
+pytestmark = pytest.mark.filterwarnings("ignore")  # those of mlcroissant's own code
 COUNT = 3 * 1000 + 7
 
 
