@@ -52,7 +52,7 @@ def erase(storage: Storage, found: dict[str, Any]) -> None:
         table = storage.read_table(path)
         kept = table.filter(pc.invert(pc.is_in(table.column("key"), value_set=pa.array(found["keys"]))))
         storage.publish_table(path, kept)
-    for path in _pages(storage, found["keys"]):  # the next run of its recipe makes them again
+    for path in _pages(storage, found["keys"]):  # the next run of its recipe rebuilds them
         folder = "/".join(path.split("/")[:3])
         storage.remove(f"{folder}/manifest.json")
         storage.remove(folder)
