@@ -217,7 +217,11 @@ class Rows:
 
     @staticmethod
     def _of_source(own: pa.Table, name: str) -> Any:
-        known = [column_of(own.column("meta"), spelling) for spelling in OF_SOURCE[name]]
+        known: list[Any] = []
+        for spelling in OF_SOURCE[name]:
+            known.append(column_of(own.column("meta"), spelling))
+            if not known[-1].null_count:
+                return pc.coalesce(*known)
         known += [own.column(name).combine_chunks()] if name in own.column_names else []
         return pc.coalesce(*known)
 

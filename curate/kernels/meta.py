@@ -40,19 +40,16 @@ def field_at(fields: Mapping[str, Any], path: str) -> Any:
 def column_of(meta: pa.ChunkedArray, name: str) -> pa.Array:
     """`field_of` for a column (n,), as text: strings as they are, other values as JSON. Null where the row has none."""
     name = name.removeprefix(META)
-    whole = meta.combine_chunks() if isinstance(meta, pa.ChunkedArray) else meta
-    whole = (
-        pa.concat_arrays(whole.chunks or [pa.array([], pa.string())]) if isinstance(whole, pa.ChunkedArray) else whole
-    )
-    named = pc.match_substring(whole, json.dumps(name)[1:-1].partition(".")[0])
+    whole = pa.concat_arrays(meta.chunks) if meta.num_chunks else pa.array([], pa.string())
+    named = pc.match_substring(whole, json.dumps(name).strip('"').partition(".")[0])
     if not pc.any(named).as_py():
         return pa.nulls(len(whole), pa.string())
     if not (name.isidentifier() and name.isascii()):
         return pa.array([as_text(field_of(text, name)) for text in whole.to_pylist()], pa.string())
-    # a text in an object without objects and escapes, as most are
-    flat = rf'^\{{[^{{\\]*"{name}":\s*"(?P<value>[^"{{\\]*)"[^{{\\]*\}}$'
-    found = pc.struct_field(pc.extract_regex(whole, flat), "value")
-    other = pc.and_(pc.fill_null(named, False), pc.is_null(found))
+    # most are texts in an object without objects and escapes
+    found = pc.struct_field(pc.extract_regex(whole, rf'"{name}":\s*"(?P<value>[^"\\]*)"'), "value")
+    other = pc.or_(pc.is_null(found), pc.match_substring_regex(whole, r"(?s).\{|\\"))
+    other = pc.fill_null(pc.and_(named, other), False)
     if pc.any(other).as_py():
         rest = pl.Series(pl.from_arrow(whole.filter(other))).str.json_path_match(f"$['{name}']").to_list()
         found = pc.replace_with_mask(found, other, pa.array(rest, pa.string()))

@@ -32,6 +32,8 @@ COLUMNS = {
     "opt_out": "What the source says about use for training.",
 }
 """Columns with a fixed name, and what they mean."""
+UNIQUE = {"key", "url", "sha256", "stored_sha256", "caption", "text"}
+"""Columns whose values hardly repeat, for which a dictionary is not worth its time."""
 OWN = {"key", "item", "sha256", "stored_sha256", "media", "parent", "span"}
 """Texts that no source has written."""
 REQUIRED = {"key": pa.string(), "url": pa.string(), "sha256": pa.string(), "caption": pa.string()}

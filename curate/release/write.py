@@ -85,7 +85,8 @@ def write(
             writer: pq.ParquetWriter | None = None
             for table in part:
                 schema = schema or table.schema
-                writer = writer or pq.ParquetWriter(path, schema, compression="zstd")
+                repeated = [name for name in schema.names if name not in layout.UNIQUE]
+                writer = writer or pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=repeated)
                 writer.write_table(table)
                 words += [] if before is None else [words_of(table.column("key"))]
             assert writer is not None
