@@ -217,7 +217,11 @@ def test_erase_removes_the_bytes_everywhere(once: Path, work: Path) -> None:
     assert not list((workspace / "artifacts/report.html").glob("*/manifest.json"))
     words = key_words([taken["key"]]).tobytes()
     assert has(once / "workspace/artifacts", words) and not has(workspace / "artifacts", words)
-    # a later run: the sample is left out, and a stage that looks at it for the first time finds it erased
+    # later runs: the sample is left out, and a stage that looks at it for the first time finds it erased
+    printed = curate("run", once / "recipe.yaml", "-w", workspace, "--json", work / "same.json")
+    assert printed.code == 0, printed
+    made = Path(json.loads((work / "same.json").read_text())["outputs"]["whole"])
+    assert taken["key"] not in {row["key"] for row in index(made)} and not has(workspace / "artifacts", words)
     changed = yaml.safe_load((once / "recipe.yaml").read_text())
     changed["stages"]["again"] = {"op": "image.embed", "from": "prints", "threads": 1}
     changed["stages"]["all"]["from"] = "again"

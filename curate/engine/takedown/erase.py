@@ -32,6 +32,7 @@ def files_of(storage: Storage, found: dict[str, Any]) -> list[str]:
     tars = [shard.tar for shard in shards if not is_virtual(shard) and not in_place(shard)]
     tables = [shard.table for shard in shards] + [line["table"] for line in found["facts"]]
     files = [*tars, *tables, *_fetches(storage, found["keys"]), *_pages(storage, found["keys"])]
+    files += _masks(storage, {shard.id for shard in shards})
     return sorted({*files, *_logs(storage, _names(found))})
 
 
@@ -48,6 +49,8 @@ def erase(storage: Storage, found: dict[str, Any]) -> None:
     for line in found["facts"]:
         if storage.exists(line["table"]):
             _erase_facts(storage, line["table"], line["rows"])
+    for path in _masks(storage, {pool["shard"]["id"] for pool in found["pools"]}):
+        storage.remove_file(path)
     for path in _fetches(storage, found["keys"]):
         table = storage.read_table(path)
         kept = table.filter(pc.invert(pc.is_in(table.column("key"), value_set=pa.array(found["keys"]))))
@@ -106,6 +109,19 @@ def _erase_facts(storage: Storage, path: str, rows: Sequence[int]) -> None:
             places = pa.array(np.arange(table.num_rows), mask=gone)
             table = table.set_column(place, field, table.column(place).combine_chunks().take(places))
     storage.publish_table(path, table, **facts.options(table.schema))
+
+
+def _masks(storage: Storage, shards: set[str]) -> list[str]:
+    """Masks of these shards and, before them, manifests that list one: they count the rows as alive."""
+    manifests, masks = list[str](), list[str]()
+    for path in (f"masks/{file}" for file in sorted(storage.list("masks"))):
+        folder, _, name = path.rpartition("/")
+        if name == "shards.parquet":
+            if not shards.isdisjoint(storage.read_table(path, columns=["id"]).column("id").to_pylist()):
+                manifests += [f"{folder}/manifest.json", path]
+        elif name.partition("-")[0] in shards:
+            masks.append(path)
+    return manifests + masks
 
 
 def _fetches(storage: Storage, keys: Collection[str]) -> Iterator[str]:
