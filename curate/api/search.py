@@ -116,6 +116,8 @@ def opened(run: RunRecord, stage: str | None = None) -> tuple[str, SearchIndex]:
     if stage is None and len(names) > 1:
         raise InputError(f"run {run.run_id}: several indexes ({', '.join(names)}); choose one with --stage")
     name = stage or names[0]
+    if Manifest.load(run.storage, run.outputs[name]["base"]) is None:
+        raise InputError(f"run {run.run_id}: the index of {name} was removed; run the recipe again")
     tree = run.record["stages"][name]["ports"].get("tree")
     held = StoredArtifact(run.storage, made[tree][1]) if tree and made.get(tree, ("",))[0] == TREE else None
     return name, SearchIndex(StoredArtifact(run.storage, made[name][1]), held)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 KEY, IMAGE_NAME = (
     re.compile(r"[0-9a-f]{32}|\w+://.*"),
-    re.compile(r"\S+\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.I),
+    re.compile(r"\S.*\.(jpe?g|png|webp|gif|bmp|tiff?|avif|heic)", re.I),
 )
 """How a sample is named, and a file."""
 data = typer.Typer()
@@ -155,6 +155,8 @@ def _asked(query: str) -> dict[str, Any]:
             return {"image": Path(query).read_bytes()}
         except OSError as error:
             raise RecipeError(f"cannot read {query} ({error}); give an image's file") from None
+    if os.path.isdir(query):
+        raise RecipeError(f"{query}: a folder; give an image in it, a key, or other words")
     if IMAGE_NAME.fullmatch(query) and "://" not in query:
         raise RecipeError(f"{query}: no such file; give an image that exists, or words without the ending of a file")
     return {"key" if KEY.fullmatch(query) else "text": query}

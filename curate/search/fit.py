@@ -73,6 +73,8 @@ class FitSearch(Fit):
             what = "without" if self._tree is None else "with"
             remedy = "give both, as in tree: tree, cluster: cluster_1, or neither"
             raise CurateError(f"{self.op}.cluster: {self.cluster!r} {what} a `tree`; {remedy}")
+        if self.cluster is not None and not self.cluster.endswith("_1"):
+            raise CurateError(f"{self.op}.cluster: {self.cluster!r} is not the level of the leaves; give cluster_1")
 
     def load(self, table: Table) -> dict[str, NDArray[Any]]:
         """`vectors` (n, d) in halves, `key` (n, 2) words and, with a tree, `leaf` (n,). Raises InputError for a vector

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,9 @@ def test_tombstoned_samples_and_their_children_are_not_shown(tmp_path: Path) -> 
     assert first.key not in {hit.key for hit in found.search("a dog", limit=ROWS, stage="index").hits}
     found.workspace.remove_tombstones([first.key], "a mistake")
     assert found.search("a dog", limit=1, stage="index").hits == [first]
+    shutil.rmtree(tmp_path / "workspace" / "artifacts" / "search.fit")  # as a takedown does
+    with pytest.raises(InputError, match="run one: the index of index was removed; run the recipe again"):
+        found.search("a dog", stage="index")
 
 
 @pytest.mark.parametrize(
@@ -159,5 +163,6 @@ def test_the_command_tells_texts_files_and_samples_apart(done: Run, tmp_path: Pa
     assert json.loads(curate("search", str(file), *options).out)["hits"][0]["score"] > 0.99
     long = curate("search", "a red bicycle " * 100 + "\udcff", *options)  # not a path, and not all UTF-8
     assert len(json.loads(long.out)["hits"]) == 10
-    assert curate("search", "missing.jpg", *options).err.startswith("curate: missing.jpg: no such file")
+    assert curate("search", "a missing.jpg", *options).err.startswith("curate: a missing.jpg: no such file")
+    assert curate("search", str(tmp_path), *options).err.startswith(f"curate: {tmp_path}: a folder; give")
     assert key not in {hit["key"] for hit in json.loads(curate("search", key, *options).out)["hits"]}

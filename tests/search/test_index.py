@@ -182,6 +182,7 @@ def test_files_hold_whole_leaves_and_all_of_them(monkeypatch: pytest.MonkeyPatch
     [
         (FitSearch(cluster="cluster_1"), None, "search.fit.cluster: 'cluster_1' without a `tree`; give both"),
         (FitSearch(), {}, "search.fit.cluster: None with a `tree`; give both"),
+        (FitSearch(cluster="cluster_2"), {}, "search.fit.cluster: 'cluster_2' is not the level of the leaves; give"),
     ],
 )
 def test_a_tree_and_the_column_of_its_leaves_go_together(stage: FitSearch, tree: Any, message: str) -> None:
