@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from curate.core.errors import InputError, Reject
+from curate.core.hashing import KEY_HEX
 from distill.recipe import Recipe
 from distill.samples.batches.draws import Draws
 from distill.samples.images.counts import PatchCounts
@@ -88,7 +89,8 @@ def _samples(
 
 def _show(found: dict[str, Any], console: Console) -> None:
     samples, losses = found["samples"], found["losses"]
-    table = Table("rank", "sequence", "key", "epoch", "pixels", "seen as", "tokens", "texts")
+    key = Column("key", no_wrap=True, min_width=KEY_HEX)  # whole, for `curate explain`
+    table = Table("rank", "seq", key, "epoch", "pixels", "seen as", "tokens", "texts", box=None, padding=(0, 2, 0, 0))
     for item in samples:
         frames = f" x {item['frames']}" if item["frames"] > 1 else ""
         text = item.get("unreadable") or " | ".join(item["texts"])
