@@ -52,7 +52,9 @@ def takedown(
         return
     _show(receipt["found"], False)
     for old, new in receipt["datasets"].items():
-        _print(f"{old} -> {new}; {receipt['unchanged_tars'][old]} tars unchanged{', the old removed' if erase else ''}")
+        unchanged = receipt["unchanged_tars"].get(old)
+        what = "made before" if unchanged is None else f"{unchanged} tars unchanged"
+        _print(f"{old} -> {new}; {what}{', the old removed' if erase else ''}")
     left = receipt["left"]
     for name in left["source_files"]:
         _print(f"left: {name} is yours; remove it there")
@@ -76,7 +78,8 @@ def _verify(paths: list[str]) -> None:
         _print(f"{url} has the bytes")
     if hits:
         raise CurateError(
-            f"{paths[0]}: the bytes are still in {len(hits)} files, such as {hits[0]}; run it with --erase"
+            f"{paths[0]}: the bytes are still in {len(hits)} files, such as {hits[0]}: another sample with the same "
+            "bytes, or a file that a takedown does not change; take that sample down by its key, or remove the file"
         )
     _print(f"{paths[0]}: none of {len(files):,} files has the bytes")
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from curate.core.hashing import key_words
+from curate.core.hashing import digest, key_words
 from curate.core.nouns import facts
 from curate.core.store import lease
 from curate.core.store.storage import open_storage
@@ -145,7 +145,9 @@ def test_a_sample_is_found_in_everything(once: Path) -> None:
 
 def test_apply_makes_each_dataset_again_and_leaves_the_rest_as_it_is(once: Path, work: Path) -> None:
     taken = sample(once)
+    assert curate("pin", "v1", "first", "whole", "-w", work / "workspace").code == 0
     receipt = take(work, once, taken["key"], "--apply")
+    assert receipt["left"]["pins"] == []
     for name in ("whole", "small"):
         old = base(once, name)
         was = f"datasets/{name}/{old.name}"
@@ -183,7 +185,22 @@ def test_apply_makes_each_dataset_again_and_leaves_the_rest_as_it_is(once: Path,
     garbage = curate("gc", "-w", work / "workspace").words
     assert "would remove 0 outputs" in garbage
     again = take(work, once, taken["key"], "--apply")
-    assert again["datasets"] == {}
+    assert again["datasets"] == receipt["datasets"] and again["unchanged_tars"] == {}
+    path = work / "workspace" / again["receipt"]
+    assert f"none of {files} files has the bytes" in curate("takedown", "verify", path).out
+    # the versions that an erasure removes are in its receipt, though they were replaced before
+    other = next(row["key"] for row in index(base(once, "whole")) if row["key"] not in receipt["found"]["keys"])
+    newest = take(work, once, other, "--apply")["datasets"]
+    printed = curate("takedown", taken["key"], "-w", work / "workspace", "--why", "asked for", "--erase")
+    assert "left: pin:v1 names a removed version" in printed.out and "made before, the old removed" in printed.words
+    erased = json.loads((work / "workspace/takedowns/000004/receipt.json").read_text())
+    assert erased["left"]["pins"] == ["v1"]
+    assert erased["datasets"] == {old: newest[made] for old, made in receipt["datasets"].items()}
+    for name, was in receipt["before"].items():
+        made = erased["datasets"][name.rpartition("/")[0]]
+        assert erased["before"][name] == was and erased["after"][name]["now"] == f"{made}/{Path(name).name}"
+        assert not (work / "workspace" / name).exists() and (work / "workspace" / made).exists()
+    assert curate("takedown", "verify", work / "workspace" / erased["receipt"]).code == 0
 
 
 def test_erase_removes_the_bytes_everywhere(once: Path, work: Path) -> None:
@@ -233,7 +250,21 @@ def test_erase_removes_the_bytes_everywhere(once: Path, work: Path) -> None:
     assert "erased" in curate("explain", taken["key"], "-w", workspace).words
     (workspace / "cache.bin").write_bytes(b"x" * 999 + taken["small"]["bytes"])
     assert "cache.bin has the bytes" in (failed := curate("takedown", "verify", path)).words
-    assert "the bytes are still in 1 files" in failed.err
+    assert "the bytes are still in 1 files" in failed.err and "by its key, or remove the file" in failed.err
+    # a second erasure finds an erased member, and knows the bytes of the first
+    second = take(work, once, taken["key"], "--erase")
+    known = sorted(mark["sha256"] for mark in receipt["found"]["marks"])
+    assert sorted(mark["sha256"] for mark in second["found"]["marks"]) == known and len(known) == 2
+    assert "cache.bin has the bytes" in curate("takedown", "verify", workspace / second["receipt"]).words
+    for plan in workspace.glob("takedowns/*/plan.json"):
+        plan.unlink()
+    third = workspace / take(work, once, taken["key"], "--erase")["receipt"]
+    assert (
+        f"no mark of {taken['key']} is known, so nothing can be verified" in curate("takedown", "verify", third).error
+    )
+    alone = shutil.move(workspace / second["receipt"], work / "receipt.json")
+    shutil.rmtree(workspace)
+    assert "not a workspace" in curate("takedown", "verify", alone).error
 
 
 def test_an_object_store_is_cleared_too(once: Path, object_store: Any) -> None:
@@ -269,21 +300,42 @@ def test_a_run_that_may_still_write_the_sample_is_waited_for(once: Path, work: P
 
 def test_a_file_in_place_is_named_and_left(once: Path, tmp_path: Path) -> None:
     changed = yaml.safe_load((once / "recipe.yaml").read_text())
-    changed["stages"]["pool"] |= {"in_place": True}
+    changed["stages"]["pool"] |= {"in_place": True, "path": str(shutil.copytree(once / "images", tmp_path / "images"))}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(changed, sort_keys=False))
     workspace = tmp_path / "workspace"
     assert curate("run", tmp_path / "recipe.yaml", "-w", workspace).code == 0
-    words = ["takedown", "kind0/0000.png", "-w", workspace, "--why", "asked for", "--erase"]
-    image = once / "images/kind0/0000.png"
+    release = shutil.copytree(once / "release", tmp_path / "release")
+    words = ["takedown", "kind0/0000.png", "-w", workspace, "--why", "asked for", "--erase", "--releases", release]
+    image = tmp_path / "images/kind0/0000.png"
     printed = curate(*words)
     assert printed.code == 0 and f"left: {image} is yours; remove it there" in printed.out, printed
-    assert image.exists() and not has(workspace, image.read_bytes())
+    data = image.read_bytes()
+    assert not has(workspace, data)
+    image.unlink()
+    assert curate(*words).code == 0
+    second = workspace / "takedowns/000002/receipt.json"
+    assert "none of" in curate("takedown", "verify", second).out
+    (workspace / "copy").write_bytes(data)
+    assert "copy has the bytes" in curate("takedown", "verify", second).words
+    shutil.rmtree(release)
+    assert f"{release}: no files, so nothing can be verified" in curate("takedown", "verify", second).error
 
 
 def test_a_changed_receipt_is_one_line(once: Path, work: Path) -> None:
-    path = work / "workspace" / take(work, once, sample(once)["key"], "--apply")["receipt"]
+    receipt = take(work, once, sample(once)["key"], "--apply")
+    path = work / "workspace" / receipt["receipt"]
     path.write_text(path.read_text().replace("asked for", "not asked"))
     assert "the receipt was changed after it was written" in curate("takedown", "verify", path).error
+    del receipt["digest"]
+    flawed = [
+        ({}, "workspace: Field required"),
+        (receipt | {"datasets": []}, "datasets: Input should be a valid dictionary"),
+        (receipt | {"found": receipt["found"] | {"marks": [{"word": "x"}]}}, "found.marks.0.sha256: Field required"),
+        (receipt | {"found": receipt["found"] | {"keys": 1}}, "found.keys: Input should be a valid list"),
+    ]
+    for content, message in flawed:
+        path.write_text(json.dumps(content | {"digest": digest(content)}))
+        assert f"not a receipt of a takedown ({message}" in curate("takedown", "verify", path).error
     path.write_text("[]")
     assert "not a receipt of a takedown" in curate("takedown", "verify", path).error
 
@@ -292,6 +344,9 @@ def test_a_changed_receipt_is_one_line(once: Path, work: Path) -> None:
     ("words", "message"),
     [
         (["0" * 32], "no pool or dataset of"),
+        ([""], "takedown: '' names no sample; give a key"),
+        (["#x"], "takedown: '#x' names no sample; give a key"),
+        (["FILE"], "/recipe.yaml; give a key, URL, sha256 or image"),
         (["nothing"], "'nothing' is the source id of 0 samples"),
         (["KEY", "--apply"], "--why is missing"),
         (
@@ -304,7 +359,8 @@ def test_a_changed_receipt_is_one_line(once: Path, work: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(once: Path, words: list[str], message: str) -> None:
-    given = [sample(once)["key"] if word == "KEY" else word for word in words]
+    places = {"KEY": sample(once)["key"], "FILE": str(once / "recipe.yaml")}
+    given = [places.get(word, word) for word in words]
     assert message in curate("takedown", *given, "-w", once / "workspace").error
 
 

@@ -32,6 +32,9 @@ class Mark:
     chunk: str
     """SHA-256 of the chunk."""
 
+    def __post_init__(self) -> None:
+        bytes.fromhex(self.word)
+
     def found_in(self, block: bytes) -> bool:
         word, at = bytes.fromhex(self.word), -1
         while (at := block.find(word, at + 1)) >= 0:

@@ -6,8 +6,9 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +29,19 @@ from curate.engine.takedown.bytes import Mark, mark_of
 from curate.engine.units.common import fetched
 from curate.engine.units.keys import places_of
 
+FOLDER = "takedowns"
 _AT_ONCE = 500
 """Keys of one question to a training run."""
 _SET = "duplicate_set"
 
 
-def entries_of(storage: Storage, given: Sequence[str]) -> list[str]:
-    """Keys, URLs and digests; a path of an image becomes the digest of its bytes, a source id its key."""
-    return with_keys(
-        storage, [_digest(entry) if not kind_of(entry) and Path(entry).is_file() else entry for entry in given]
-    )
+def entries_of(storage: Storage, given: Sequence[str]) -> dict[str, str]:
+    """Keys, URLs and digests -> as given: a path of an image becomes the digest of its bytes, a source id its key."""
+    named = [_digest(entry) if not kind_of(entry) and Path(entry).is_file() else entry for entry in given]
+    for entry in map(str.strip, named):
+        if not entry or entry.startswith("#"):
+            raise InputError(f"takedown: {entry!r} names no sample; give a key, URL, sha256, source id or image")
+    return dict(zip(with_keys(storage, named), given, strict=True))
 
 
 def _digest(path: str) -> str:
@@ -45,8 +49,9 @@ def _digest(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find(storage: Storage, entries: Sequence[str], releases: Sequence[str], runs: Sequence[str]) -> dict[str, Any]:
-    """JSON of where the samples are that these entries name, their children and the samples of the same bytes.
+def find(storage: Storage, entries: Mapping[str, str], releases: Sequence[str], runs: Sequence[str]) -> dict[str, Any]:
+    """JSON of where the samples are that these entries (as of `entries_of`) name, their children and the samples of the
+    same bytes.
 
     Raises InputError if there are none, or if a run cannot be asked.
     """
@@ -60,16 +65,22 @@ def find(storage: Storage, entries: Sequence[str], releases: Sequence[str], runs
     datasets = list(_in_datasets(storage, keys))
     if not pools and not datasets:
         raise InputError(
-            f"takedown: no pool or dataset of {storage.url} has {', '.join(entries)}; give a key, URL, sha256 or image"
+            f"takedown: no pool or dataset of {storage.url} has {', '.join(entries.values())}; "
+            "give a key, URL, sha256 or image"
         )
-    marks = {mark.sha256: mark for mark in (*_marks_of_pools(storage, pools), *_marks_of_datasets(storage, datasets))}
+    marks, marked = dict[str, Mark](), dict[str, list[str]]()
+    every = (_marks_of_pools(storage, pools), _marks_of_datasets(storage, datasets), _known_marks(storage, keys, same))
+    for key, mark in chain(*every):
+        if int(mark.word, 16) and mark.sha256 not in marked.setdefault(key, []):  # zeros: erased
+            marked[key].append(mark.sha256)
+            marks[mark.sha256] = mark
     shards = {Shard(**pool["shard"]).id: [row["row"] for row in pool["rows"]] for pool in pools}
     return {
         "entries": sorted(entries), "keys": sorted(keys), "sha256": sorted(same), "pools": pools,
         "facts": list(_in_facts(storage, shards)), "selections": list(_in_selections(storage, shards)),
         "datasets": datasets, "releases": [_in_release(place, keys) for place in releases],
         "runs": [_in_run(run, sorted(keys)) for run in runs], "near": _near(storage, datasets, keys),
-        "marks": [asdict(mark) for mark in marks.values()],
+        "marks": [asdict(mark) for mark in marks.values()], "marked": marked,
     }  # fmt: skip
 
 
@@ -105,15 +116,31 @@ def _pool_rows(storage: Storage, keys: Collection[str]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _marks_of_pools(storage: Storage, pools: Sequence[dict[str, Any]]) -> Iterator[Mark]:
+def _known_marks(storage: Storage, keys: Collection[str], sha256: set[str]) -> Iterator[tuple[str, Mark]]:
+    """Marks that earlier takedowns of these samples have: the bytes may be gone since."""
+    for file in sorted(storage.list(FOLDER)):
+        if file.endswith("/plan.json"):
+            found = storage.read_json(f"{FOLDER}/{file}")["found"]
+            marks = {mark["sha256"]: Mark(**mark) for mark in found["marks"]}
+            for key, digests in marked_in(found).items():
+                if key in keys or not sha256.isdisjoint(digests):
+                    yield from ((key, marks[digest]) for digest in digests)
+
+
+def marked_in(found: dict[str, Any]) -> dict[str, list[str]]:
+    """Key -> digests of its marks. A plan of before does not tell the marks of its keys apart."""
+    return found.get("marked") or {key: [mark["sha256"] for mark in found["marks"]] for key in found["keys"]}
+
+
+def _marks_of_pools(storage: Storage, pools: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Mark]]:
     for pool in pools:
         shard = Shard(**pool["shard"])
-        table = read_pool(storage, shard.table, list(dict.fromkeys(member_columns([shard]))))
+        table = read_pool(storage, shard.table, list(dict.fromkeys(("key", *member_columns([shard])))))
         rows = table.take(pa.array([row["row"] for row in pool["rows"]]))
-        rows = rows.filter(pc.is_valid(rows.column("offset")))
-        for data in read_members(storage, shard, rows.to_pydict()):
+        lines = rows.filter(pc.is_valid(rows.column("offset"))).to_pydict()
+        for key, data in zip(lines["key"], read_members(storage, shard, lines), strict=True):
             if not isinstance(data, Reject) and data.size:
-                yield mark_of(data)
+                yield key, mark_of(data)
 
 
 def _in_datasets(storage: Storage, keys: Collection[str]) -> Iterator[dict[str, Any]]:
@@ -157,7 +184,7 @@ def tars_of(storage: Storage, base: str) -> list[str]:
     return sorted(json.loads(storage.read(f"{base}/sizes.json")))
 
 
-def _marks_of_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> Iterator[Mark]:
+def _marks_of_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Mark]]:
     for found in datasets:
         tars = tars_of(storage, found["dataset"])
         for line in found["rows"]:
@@ -165,7 +192,7 @@ def _marks_of_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> 
                 offset, size = line.get(f"{place}offset"), line.get(f"{place}size")
                 if offset is not None and size:
                     path = f"{found['dataset']}/{tars[line['shard']]}"
-                    yield mark_of(storage.read_range(path, offset, offset + size))
+                    yield line["key"], mark_of(storage.read_range(path, offset, offset + size))
 
 
 def _in_facts(storage: Storage, shards: dict[str, list[int]]) -> Iterator[dict[str, Any]]:

@@ -9,23 +9,64 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 from curate.core.errors import AlreadyExistsError, CorruptError, InputError
 from curate.core.hashing import digest
 from curate.core.nouns import tombstones
 from curate.core.nouns.manifest import Manifest
-from curate.core.store.storage import Storage, open_storage
+from curate.core.store.storage import Storage, open_storage, open_workspace
 from curate.engine.record.pins import pins
 from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.takedown import erase as erasing
 from curate.engine.takedown.bytes import Mark, digest_of, scan
 from curate.engine.takedown.datasets import without
-from curate.engine.takedown.find import entries_of, find, left_in_place, tars_of
+from curate.engine.takedown.find import FOLDER, entries_of, find, left_in_place, tars_of
 
-FOLDER = "takedowns"
+_RETRY = "verify an earlier receipt, or restore its source and take it down again"
+
+
+class _Row(BaseModel):
+    key: str
+    sha256: str | None
+    offset: int | None
+
+
+class _Rows(BaseModel):
+    rows: list[_Row]
+
+
+class _Release(BaseModel):
+    release: str
+
+
+class _Found(BaseModel):
+    keys: list[str]
+    releases: list[_Release]
+    pools: list[_Rows]
+    marks: list[Mark]
+    marked: dict[str, list[str]] | None = None
+
+
+class Receipt(BaseModel):
+    """What `verify` needs of a receipt."""
+
+    workspace: str
+    erased: bool
+    found: _Found
+    datasets: dict[str, str]
+
+    def unmarked(self) -> list[str]:
+        """Keys whose bytes are not known. A sample that a pool lists without bytes has none."""
+        found, known = self.found, {mark.sha256 for mark in self.found.marks}
+        rows = [row for pool in found.pools for row in pool.rows]
+        marked = set(found.keys if found.marked is None else found.marked) if known else set()
+        marked |= {row.key for row in rows if row.sha256 in known or (known and row.offset is None)}
+        return sorted(set(found.keys) - marked)
 
 
 def takedown(
@@ -42,9 +83,8 @@ def takedown(
     base, plan = _planned(storage, entries, why, erase, releases, runs)
     found = plan["found"]
     _add_tombstones(storage, [*entries, *found["keys"], *found["sha256"]], why)
-    versions = {}
+    versions = {line: f"{line.rpartition('/')[0]}/{made}" for line, made in plan["versions"].items()}
     for line in plan["heads"]:
-        versions[line] = f"{line.rpartition('/')[0]}/{plan['versions'][line]}"
         if Manifest.load(storage, versions[line]) is None:
             without(storage, line, found["keys"])
     if erase:
@@ -58,7 +98,7 @@ def takedown(
 
 
 def _planned(
-    storage: Storage, entries: Sequence[str], why: str, erase: bool, releases: Sequence[str], runs: Sequence[str]
+    storage: Storage, entries: Mapping[str, str], why: str, erase: bool, releases: Sequence[str], runs: Sequence[str]
 ) -> tuple[str, dict[str, Any]]:
     """Folder and plan of this takedown: of one that was killed, or a new one."""
     asked = {"entries": sorted(entries), "erase": erase, "releases": list(releases), "runs": list(runs)}
@@ -69,17 +109,23 @@ def _planned(
             if plan["asked"] == asked:
                 return f"{FOLDER}/{name.partition('/')[0]}", plan
     found = find(storage, entries, releases, runs)
-    heads = _heads(storage, found)
-    versions = {
-        base: digest({"predecessor": base.rpartition("/")[2], "removed": sorted({row["key"] for row in rows})})
-        for base, rows in heads.items()
-    }
+    rows = {line["dataset"]: line["rows"] for line in found["datasets"]}
+    made = _successors(storage)
+    heads = sorted(rows.keys() - made.keys())
+    for base in heads:
+        removed = sorted({row["key"] for row in rows[base]})
+        made[base] = digest({"predecessor": base.rpartition("/")[2], "removed": removed})
+    versions = {}
     files_before = erasing.files_of(storage, found) if erase else []
-    for base, rows in heads.items():
+    for base in sorted(rows):
+        folder, last = base.rpartition("/")[0], made[base]
+        while f"{folder}/{last}" in made:
+            last = made[f"{folder}/{last}"]
+        versions[base] = last
         tars = tars_of(storage, base)
-        files_before += sorted({f"{base}/{tars[row['shard']]}" for row in rows})
+        files_before += sorted({f"{base}/{tars[row['shard']]}" for row in rows[base]})
     plan = {
-        "asked": asked, "why": why, "found": found, "heads": sorted(heads), "versions": versions,
+        "asked": asked, "why": why, "found": found, "heads": heads, "versions": versions,
         "before": {path: digest_of(storage, path) for path in files_before},
     }  # fmt: skip
     number = len({file.partition("/")[0] for file in files})
@@ -92,14 +138,15 @@ def _planned(
             continue
 
 
-def _heads(storage: Storage, found: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """The datasets that need a new version, with the rows to remove: those that have none yet."""
-    replaced = set()
+def _successors(storage: Storage) -> dict[str, str]:
+    """Each dataset that has a new version -> its fingerprint."""
+    found = {}
     for file in storage.list("datasets"):
         if file.endswith("/manifest.json"):
             manifest = Manifest.load(storage, f"datasets/{file.removesuffix('/manifest.json')}")
-            replaced.add(manifest and f"datasets/{file.split('/')[0]}/{manifest.extra.get('predecessor')}")
-    return {line["dataset"]: line["rows"] for line in found["datasets"] if line["dataset"] not in replaced}
+            if manifest and "predecessor" in manifest.extra:
+                found[f"datasets/{file.split('/')[0]}/{manifest.extra['predecessor']}"] = manifest.fingerprint
+    return found
 
 
 def _add_tombstones(storage: Storage, entries: Sequence[str], why: str) -> None:
@@ -111,12 +158,14 @@ def _add_tombstones(storage: Storage, entries: Sequence[str], why: str) -> None:
 
 def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
     found, erase = plan["found"], plan["asked"]["erase"]
+    removed = [line["dataset"] for line in found["datasets"]]
     after = {}
     for path in plan["before"]:
         kept = next((path.replace(old, new, 1) for old, new in versions.items() if path.startswith(f"{old}/")), path)
         after[path] = {"now": kept, "digest": digest_of(storage, kept)} if storage.exists(kept) else None
     linked = {
-        old: sum(f"{old}/{tar}" not in plan["before"] for tar in tars_of(storage, new)) for old, new in versions.items()
+        old: sum(f"{old}/{tar}" not in plan["before"] for tar in tars_of(storage, versions[old]))
+        for old in plan["heads"]
     }
     receipt = {
         "receipt": f"{base}/receipt.json", "workspace": storage.url, "time": time.time(), "why": plan["why"],
@@ -127,24 +176,28 @@ def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[s
             "weights": [run for run in found["runs"] if run["seen"]],
             "releases": [release["release"] for release in found["releases"] if release["files"]],
             "near": found["near"],
-            "pins": [pin.name for pin in pins(storage).values() if erase and pin.base in versions],
+            "pins": [pin.name for pin in pins(storage).values() if erase and pin.base in removed],
         },
     }  # fmt: skip
     return {**receipt, "digest": digest(receipt)}
 
 
-def read_receipt(path: str) -> dict[str, Any]:
+def read_receipt(path: str) -> Receipt:
     """Raises InputError for a file that is not a receipt, or was changed."""
     try:
         receipt = json.loads(Path(path).read_text("utf-8"))
         own = receipt.pop("digest")
         if own != digest(receipt):
             raise InputError(f"{path}: the receipt was changed after it was written; use the original")
+        return Receipt.model_validate(receipt)
     except InputError:
         raise
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise InputError(f"{path}: not a receipt of a takedown ({what}); give a receipt.json") from error
     except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
         raise InputError(f"{path}: not a receipt of a takedown ({error}); give a receipt.json") from error
-    return dict(receipt)
 
 
 def verify(path: str) -> dict[str, bool]:
@@ -154,12 +207,19 @@ def verify(path: str) -> dict[str, bool]:
     the new versions of the datasets.
     """
     receipt = read_receipt(path)
-    storage = open_storage(receipt["workspace"])
-    marks = [Mark(**mark) for mark in receipt["found"]["marks"]]
-    missing = [base for base in receipt["datasets"].values() if not storage.exists(f"{base}/manifest.json")]
+    storage = open_workspace(receipt.workspace, create=False)
+    if unmarked := receipt.unmarked():
+        raise InputError(f"{path}: no mark of {unmarked[0]} is known, so nothing can be verified; {_RETRY}")
+    prefixes = [""] if receipt.erased else sorted(set(receipt.datasets.values()))
+    missing = [base for base in prefixes if base and not storage.exists(f"{base}/manifest.json")]
     if missing:
         raise CorruptError(f"{storage.url_of(missing[0])}: this version is gone; nothing can be verified of it")
-    prefixes = [""] if receipt["erased"] else sorted(receipt["datasets"].values())
     places = [(storage, prefix) for prefix in prefixes]
-    places += [(open_storage(release), "") for release in receipt["asked"]["releases"] if receipt["erased"]]
-    return {url: found for place, prefix in places for url, found in scan(place, prefix, marks)}
+    places += [(open_storage(one.release), "") for one in receipt.found.releases if receipt.erased]
+    files: dict[str, bool] = {}
+    for place, prefix in places:
+        read = dict(scan(place, prefix, receipt.found.marks))
+        if not read:
+            raise InputError(f"{place.url}: no files, so nothing can be verified; put them back there first")
+        files |= read
+    return files
