@@ -70,7 +70,10 @@ def test_without_an_endpoint_a_tiny_model_is_launched_and_its_texts_are_called_n
         (["--model", "m"], "ENDPOINT is missing; give the base URL"),
         (["--endpoint", "h:8000", "--model", "m"], "'h:8000' is not a base URL; expected http://HOST:PORT/v1"),
         (["--endpoint", "http://h/v1", "--model", "m", "--key", KEY], "KEY: expected a reference to the key"),
-        (["--endpoint", "http://h/v1", "--model", "m", "--images", "none"], "IMAGES=none: not a folder with images in it"),
+        (
+            ["--endpoint", "http://h/v1", "--model", "m", "--images", "none"],
+            "IMAGES=none: not a folder with images in it",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_one_line(
