@@ -37,7 +37,7 @@ UNIQUE = {"key", "url", "sha256", "stored_sha256", "caption", "text"}
 OWN = {"key", "item", "sha256", "stored_sha256", "media", "parent", "span"}
 """Texts that no source has written."""
 NEVER = {"source_id", "name", "offset", "size", "ext", "meta"}
-"""Columns of a pool that say where it lies, or may: a release has only single fields of `meta`."""
+"""Columns of a pool that tell where its samples are, or may: of `meta`, a release has single fields only."""
 REQUIRED = {"key": pa.string(), "url": pa.string(), "sha256": pa.string(), "caption": pa.string()}
 """Columns without which a release cannot be fetched."""
 REMOVED_SCHEMA = pa.schema([pa.field(name, pa.string()) for name in ("key", "url", "sha256", "why")])

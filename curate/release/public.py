@@ -44,11 +44,11 @@ _ROOTS = (
 )
 _PATH = (
     r"(?i)^\s*(?:/|~[a-z0-9_.-]*/|~$|\.\.?[/\\]|[a-z]:[/\\])"
-    rf"|(?:^|[^a-z0-9_/.~%-])(?:/(?:{_ROOTS})/+[^\s/]|~[a-z0-9_.-]*/[a-z0-9_.]|\.\.[/\\]|[a-z]:[/\\]+[a-z0-9_.]"
+    rf"|(?:^|[^a-z0-9_/.~%\\-])(?:/(?:{_ROOTS})/+[^\s/]|~[a-z0-9_.-]*/[a-z0-9_.]|\.\.[/\\]|[a-z]:[/\\]+[a-z0-9_.]"
     r"|\\{2,}[a-z0-9_.-]+\\|\$\{?(?:HOME|PWD|TMPDIR|SCRATCH)\b|%(?:USERPROFILE|HOMEPATH|(?:LOCAL)?APPDATA|TEMP)%)"
 )
-"""Within a text, a path counts only if it begins like that of a machine: "and/or", "3/4" and "/r/pics" are none."""
-_URL = r"""(?i)[a-z][a-z0-9+.-]*://[^\s"'<>{}`]*|\bfile:\S*"""
+"""Within a text, a path counts only if it begins like that of a machine: not so "and/or", "3/4", "/r/pics"."""
+_URL = r"""(?i)[a-z][a-z0-9+.-]{0,30}://[^\s"'<>{}`]*|\bfile:\S*"""
 
 
 def public_urls(urls: pa.Array, allowed: Networks = ()) -> tuple[pa.Array, Counter[str]]:
@@ -113,7 +113,7 @@ def _reason(url: str, allowed: Networks) -> str | None:
         return "scheme"
     if not re.fullmatch(r"[a-z0-9._:-]+", host) or re.search(_CONTROL, url):
         return "bad_url"
-    if any(re.search(f"{_SECRET}|{_USER}", form) for form in (url, unquote(url), unquote(unquote(url)))):
+    if any(re.search(f"{_SECRET}|{_USER}", form) for form in {url, unquote(url), unquote(unquote(url))}):
         return "credentials"
     try:
         ip_address(host)

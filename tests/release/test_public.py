@@ -53,7 +53,7 @@ ORDINARY = (
 )  # fmt: skip
 WITHHELD = {
     "local_path": (
-        "..\\x", " /home/me", "see /home/me/x", "$HOME/x", "%USERPROFILE%\\x", '{"p":"/home/me"}', '["~/x"]',
+        "..\\x", " /home/me", "see /mnt/me/x", "$HOME/x", "%USERPROFILE%\\x", '{"p":"/home/me"}', '["~/x"]',
         '{"p": "C:\\\\Users"}', "see \\\\nas\\x", "(/mnt/x)", "a=/data/x", "见/home/me",
     ),
     "private_address": ("at http://10.0.0.1/x, or", "(http://foo.lan)", "[x](http://foo.lan)", "see http://[::1]."),
