@@ -63,8 +63,8 @@ class Rows:
             and self.settings.get("resize_mode", "no") == "no"
             and self.settings.get("disable_all_reencoding") is not False
         )
-        self.chosen = self._chosen(columns)
         self.captions = self._captions()
+        self.chosen = self._chosen(columns)
         self.tombstones, self.removed = tombstones, layout.REMOVED_SCHEMA.empty_table()
         if before is not None:
             self._look_back(before)
@@ -102,10 +102,14 @@ class Rows:
         for text in columns:
             given, equals, source = text.partition("=")
             name, source = (given, source) if equals else (text.rpartition(".")[2], text)
-            if not _NAME.fullmatch(name) or not source or name in layout.COLUMNS:
+            taken = name in layout.COLUMNS or name in self.captions or found.get(name, source) != source
+            if not _NAME.fullmatch(name) or not source or taken:
                 raise InputError(f"columns: {text!r}: {name!r} is taken, or no name; write NAME=COLUMN")
             if not source.startswith(META):
                 self.live.one_field(source)
+                stage, column = self.live.places[source]
+                if stage == self.live.pool and column in layout.NEVER:
+                    raise InputError(f"columns: {text!r}: {column} is never published; a field of meta is meta.FIELD")
             found[name] = source
         return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ import yaml
 from curate.acquire.lists.urls import examine
 from curate.api import hub
 from curate.api.released import Rows
+from curate.codec.listing import open_root
 from curate.core import addresses
 from curate.core.errors import InputError, did_you_mean
 from curate.core.hashing import digest
@@ -22,7 +24,7 @@ from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.nouns.tombstones import FIELDS, Tombstones
 from curate.core.recipe.load import parse
 from curate.core.secrets import Secret
-from curate.core.store.storage import Storage, open_storage, open_workspace
+from curate.core.store.storage import Storage, open_workspace
 from curate.engine.record import usage
 from curate.engine.record.usage import DatasetInfo
 from curate.release import layout
@@ -75,8 +77,21 @@ def release(
     found = find_dataset(storage, dataset)
     before = None if predecessor is None else open_release(predecessor)
     allowed = _networks(allow_networks)
-    rows = Rows(storage, found, columns, noun_tombstones.load(storage), before, title or found.name, license)
-    return write(rows.tables(), rows.about, open_storage(to), before, rows.removed, allowed)
+    title = " ".join((title or "").split()) or found.name
+    rows = Rows(storage, found, columns, noun_tombstones.load(storage), before, title, license)
+    return write(rows.tables(), rows.about, _new(to), before, rows.removed, allowed)
+
+
+def _new(to: str) -> Storage:
+    if not to.strip():
+        raise InputError(f"to: {to!r}: expected a new folder or URL")
+    place = open_root(to, "to")
+    try:
+        if place.local:
+            os.makedirs(place.root, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise InputError(f"to: {to!r}: {getattr(error, 'strerror', None) or error}; give a new folder") from None
+    return place
 
 
 def find_dataset(storage: Storage, name: str) -> DatasetInfo:
@@ -161,7 +176,7 @@ def _down(known: Release, removed: Iterable[str]) -> Tombstones:
     tables = [known.removed()]
     for place in removed:
         folder, _, name = place.rpartition("/")
-        tables.append(read_removed(open_storage(folder or "."), name))
+        tables.append(read_removed(open_root(folder or ".", "removed"), name))
     whole = pa.concat_tables(tables)
     values = {name: tuple(sorted(set(whole.column(name).drop_null().to_pylist()))) for name in FIELDS}
     return Tombstones(values)

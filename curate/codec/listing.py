@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
-from curate.core.errors import InputError
+from curate.core.errors import InputError, StorageError
 from curate.core.store.storage import Storage, open_storage
 
 Stamp = int | str | None
@@ -58,7 +58,9 @@ def open_root(url: str, place: str = "path") -> Storage:
     """Raises InputError, which starts with `place`, if no file system handles the URL."""
     try:
         return open_storage(url)
-    except (ValueError, ImportError) as error:
+    except StorageError as error:
+        raise InputError(f"{place}: {error}") from None
+    except ValueError as error:
         raise InputError(f"{place}: {url!r}: {error}; give a local path or a URL such as s3://bucket/folder") from None
 
 

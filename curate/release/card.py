@@ -127,6 +127,6 @@ def _table(names: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = [
         names,
         ["---"] * len(names),
-        *([cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines),
+        *([" ".join(cell.replace("|", "\\|").splitlines()) for cell in line] for line in lines),
     ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"

@@ -36,6 +36,8 @@ UNIQUE = {"key", "url", "sha256", "stored_sha256", "caption", "text"}
 """Columns whose values hardly repeat, for which a dictionary is not worth its time."""
 OWN = {"key", "item", "sha256", "stored_sha256", "media", "parent", "span"}
 """Texts that no source has written."""
+NEVER = {"source_id", "name", "offset", "size", "ext", "meta"}
+"""Columns of a pool that tell where its samples are, or may: of `meta`, a release has single fields only."""
 REQUIRED = {"key": pa.string(), "url": pa.string(), "sha256": pa.string(), "caption": pa.string()}
 """Columns without which a release cannot be fetched."""
 REMOVED_SCHEMA = pa.schema([pa.field(name, pa.string()) for name in ("key", "url", "sha256", "why")])

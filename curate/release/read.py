@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,16 +13,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from curate.codec.listing import open_root
 from curate.core.contracts.stage import PLAIN_NAME
 from curate.core.errors import InputError, StorageError
-from curate.core.store.storage import Storage, open_storage
+from curate.core.hashing import KEY_HEX
+from curate.core.store.storage import Storage
 from curate.release import layout
 from curate.release.keys import Keys, words_of
 
 BATCH_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 22
+_KEY = rf"^[0-9a-f]{{{KEY_HEX}}}$"
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,200}")
 _DATA = re.compile(rf"{layout.DATA}/[A-Za-z0-9_-]+\.parquet")
@@ -61,14 +66,23 @@ class Release:
             with self.storage.open(name) as file:
                 while block := file.read(BLOCK_BYTES):
                     hasher.update(block)
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
         return hasher.hexdigest()
 
     def rows(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """Columns of all rows. Raises InputError for a file that lacks one, or is not parquet."""
         for name in self.files:
-            yield from _batches(self.storage, name, columns)
+            for table in _batches(self.storage, name, columns):
+                if "key" in columns:
+                    keys = table.column("key")
+                    wrong = keys.filter(pc.invert(pc.fill_null(pc.match_substring_regex(keys, _KEY), False)))
+                    if len(wrong):
+                        found = str(wrong[0].as_py())[:80]
+                        raise InputError(
+                            f"{self.storage.url_of(name)}: key {found!r}: expected {KEY_HEX} hex characters"
+                        )
+                yield table
 
     def check(self) -> None:
         """Raises InputError for a file whose columns are not those that a fetch needs."""
@@ -78,10 +92,7 @@ class Release:
             next(_batches(self.storage, name, list(layout.REQUIRED)), None)
 
     def keys(self) -> Keys:
-        try:
-            parts = [words_of(table.column("key")) for table in self.rows(["key"])]
-        except ValueError as error:
-            raise InputError(f"{self.url}: {error}; get it again") from None
+        parts = [words_of(table.column("key")) for table in self.rows(["key"])]
         return Keys(np.concatenate(parts) if parts else np.empty((0, 2), np.uint64))
 
     def removed(self) -> pa.Table:
@@ -93,29 +104,31 @@ class Release:
 
 def open_release(url: str) -> Release:
     """Raises InputError for a folder that is not a release."""
-    storage = open_storage(url)
+    storage = open_root(url, "release")
     expected = "expected a folder that `curate release` has made"
     try:
         about, lines = storage.read_json(layout.ABOUT), storage.read(layout.SUMS).decode().splitlines()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise InputError(f"{storage.url}: has no {layout.ABOUT} and {layout.SUMS}; {expected}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{storage.url}: {layout.ABOUT} or {layout.SUMS} is corrupt ({error}); {expected}") from None
-    if not isinstance(about, dict) or about.get("format") != layout.FORMAT:
-        found = about.get("format") if isinstance(about, dict) else None
+    found = about.get("format") if isinstance(about, dict) else None
+    if found != layout.FORMAT or isinstance(found, bool):
         raise InputError(f"{storage.url}: format {found!r}; this version reads format {layout.FORMAT}")
     found_lines = [_LINE.fullmatch(line) for line in lines]
     wrong = next((line for line, one in zip(lines, found_lines, strict=True) if one is None or _outside(one[2])), None)
     if wrong is not None:
         raise InputError(f"{storage.url_of(layout.SUMS)}: {wrong[:80]!r}: expected SHA256, two spaces, a file in it")
-    for name, plain in (("name", _NAME), ("namespace", PLAIN_NAME)):
+    for name, plain in (("name", _NAME), ("namespace", PLAIN_NAME), ("dataset", PLAIN_NAME)):
         if not isinstance(about.get(name), str) or not plain.fullmatch(about[name]):
             raise InputError(f"{storage.url_of(layout.ABOUT)}: {name}: {about.get(name)!r}: expected a plain name")
+    if not isinstance(about.get("media", []), list):
+        raise InputError(f"{storage.url_of(layout.ABOUT)}: media: {str(about['media'])[:80]}: expected a list of media")
     return Release(storage, about, {one[2]: one[1] for one in found_lines if one})
 
 
 def _outside(name: str) -> bool:
-    return name.startswith("/") or ".." in name.split("/") or "\\" in name
+    return name.startswith("/") or ".." in name.split("/") or "\\" in name or "\0" in name
 
 
 def read_removed(storage: Storage, name: str) -> pa.Table:
@@ -129,7 +142,10 @@ def _batches(storage: Storage, name: str, columns: Sequence[str]) -> Iterator[pa
     try:
         with storage.open(name) as opened:
             file = pq.ParquetFile(opened)
-            missing = [column for column in columns if column not in file.schema_arrow.names]
+            names = Counter(file.schema_arrow.names)
+            if twice := next((column for column, count in names.items() if count > 1), None):
+                raise InputError(f"{place}: has the column {twice!r} {names[twice]} times; get it again")
+            missing = [column for column in columns if column not in names]
             if missing:
                 found = ", ".join(file.schema_arrow.names[:20])
                 raise InputError(f"{place}: no column {missing[0]!r}; found {found}; get it again")

@@ -23,7 +23,7 @@ from curate.release import layout
 from curate.release.card import card
 from curate.release.croissant import croissant
 from curate.release.keys import Keys, words_of
-from curate.release.public import public_texts, public_urls
+from curate.release.public import public_nested, public_texts, public_urls
 from curate.release.read import Release
 from curate.release.statistics import Statistics
 
@@ -131,9 +131,10 @@ def _public(tables: Iterable[pa.Table], counts: Statistics, allowed: Networks) -
     """Tables of GROUP_ROWS rows, without what must not be published."""
     for table in _groups(tables, GROUP_ROWS):
         for name, field_ in zip(table.column_names, table.schema, strict=True):
-            if name in counts.words or name in layout.OWN or not pa.types.is_string(field_.type):
+            if name in counts.words or name in layout.OWN or "string" not in str(field_.type):
                 continue
-            clean = public_urls if name == "url" else public_texts
+            texts = public_texts if pa.types.is_string(field_.type) else public_nested
+            clean = public_urls if name == "url" else texts
             column, reasons = clean(table.column(name).combine_chunks(), allowed)
             counts.withhold(name, reasons)
             if reasons:

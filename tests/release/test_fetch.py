@@ -206,7 +206,13 @@ def test_a_version_that_no_run_has_made(made: Made, released: Path, tmp_path: Pa
         ("no parquet", r"train-00000.parquet: is not a parquet file \(.*\); get it again$"),
         ("outside", r"SHA256SUMS: '.*': expected SHA256, two spaces, a file in it$"),
         ("namespace", r"release.json: namespace: '../../x': expected a plain name$"),
-        ("format", r"release: format 9; this version reads format 1$"),
+        ("format", r"release: format True; this version reads format 1$"),
+        ("media", r"release.json: media: None: expected a list of media$"),
+        ("dataset", r"release.json: dataset: 'x\\n# y': expected a plain name$"),
+        ("nested", r"release.json or SHA256SUMS is corrupt \(.*recursion.*\); expected a folder"),
+        ("folder", r"data: is missing, which SHA256SUMS gives; get it again$"),
+        ("two columns", r"train-00000.parquet: has the column 'url' 2 times; get it again$"),
+        ("key", r"train-00000.parquet: key 'zz': expected 32 hex characters$"),
         (
             "no release",
             r"release: has no release.json and SHA256SUMS; expected a folder that `curate release` has made$",
@@ -230,6 +236,15 @@ def test_a_damaged_release_is_one_line(released: Path, tmp_path: Path, damage: s
     elif damage == "column of numbers":
         at = table.column_names.index("url")
         pq.write_table(table.set_column(at, "url", pa.array(range(len(table)))), data)
+    elif damage == "two columns":
+        pq.write_table(table.append_column("url", table["url"]), data)
+    elif damage == "key":
+        at = table.column_names.index("key")
+        pq.write_table(table.set_column(at, "key", pa.array(["zz"] * len(table))), data)
+    elif damage == "nested":
+        about.write_text("[" * 100_000)
+    elif damage == "folder":
+        (folder / layout.SUMS).write_text(f"{'0' * 64}  data\n")
     elif damage == "no parquet":
         data.write_bytes(b"nothing")
     elif damage == "outside":
@@ -237,11 +252,11 @@ def test_a_damaged_release_is_one_line(released: Path, tmp_path: Path, damage: s
     elif damage == "no release":
         about.unlink()
     else:
-        value = {"namespace": "../../x", "format": 9}[damage]
+        value = {"namespace": "../../x", "format": True, "media": None, "dataset": "x\n# y"}[damage]
         about.write_text(json.dumps(json.loads(about.read_text()) | {damage: value}))
-    if damage in ("missing column", "column of numbers", "no parquet"):
+    if damage in ("missing column", "column of numbers", "no parquet", "two columns", "key"):
         resummed(folder, name)
-    if damage in ("namespace", "format"):
+    if damage in ("namespace", "format", "media", "dataset"):
         resummed(folder, layout.ABOUT)
     with pytest.raises(InputError, match=says) as error:
         Workspace(str(tmp_path / "workspace")).fetch(str(folder), CONTACT)
@@ -254,6 +269,14 @@ def test_a_damaged_release_is_one_line(released: Path, tmp_path: Path, damage: s
         ({"dataset": "photo"}, r"^'photo': not a dataset of .*did you mean 'photos'"),
         ({"columns": ["sharpness"]}, r"^sharpness: no stage over the rows of sample writes this column"),
         ({"columns": ["url=width"]}, r"^columns: 'url=width': 'url' is taken, or no name; write NAME=COLUMN$"),
+        ({"columns": ["aspect", "aspect=width"]}, r"^columns: 'aspect=width': 'aspect' is taken, or no name"),
+        *(({"columns": [name]}, r"^columns: .*: \w+ is never published; a field of meta is meta.FIELD$")
+          for name in ("x=source_id", "pool.source_id", "meta", "offset", "size", "ext", "name")),
+        ({"to": " "}, r"^to: ' ': expected a new folder or URL$"),
+        ({"to": __file__}, r"^to: '.*': File exists; give a new folder$"),
+        ({"to": "/dev/null/x"}, r"^to: '/dev/null/x': Not a directory; give a new folder$"),
+        ({"to": "gs://bucket/x"}, r"^to: gs://bucket/x: needs a package that is missing; pip install 'curate\[gcs\]'$"),
+        ({"to": "nosuch://x"}, r"^to: 'nosuch://x': Protocol not known"),
         ({"allow_networks": ["x"]}, r"^allow_networks: 'x' is not a network"),
         ({"predecessor": "nowhere"}, r"nowhere: has no release.json and SHA256SUMS; expected a folder"),
     ],
@@ -275,3 +298,8 @@ def test_chosen_columns(made: Made, tmp_path: Path) -> None:
     made.workspace.release("photos", str(tmp_path / "new"), columns=["aspect", "agency=meta.source"])
     found = rows(tmp_path / "new")
     assert all(row["agency"] == row["source"] and row["aspect"] > 0 for row in found)
+
+
+def test_a_title_is_one_line(made: Made, tmp_path: Path) -> None:
+    made.workspace.release("photos", str(tmp_path / "new"), title="Photos\r\n\n# Injected\n")
+    assert "\n# Photos # Injected\n" in (tmp_path / "new" / layout.CARD).read_text()

@@ -67,7 +67,8 @@ def test_texts_that_were_selected_one_by_one(tmp_path: Path) -> None:
     images.mkdir()
     for number in range(2):
         (images / f"{number}.png").write_bytes(encoded(noise(20, 16, seed=number), "png"))
-        (images / f"{number}.txt").write_text(f"A red house is on the left. A blue house {number} is on the right.")
+        text = f"A red house is on the left of /home/me. A blue house {number} is on the right."
+        (images / f"{number}.txt").write_text(text)
     made = Pipeline().add("pool", AcquireFolder(path=str(images), namespace="photos"))
     made.add("clean", Clean(), "pool").add("split", Sentences(), "clean").add(
         "words", BuildVocabulary(column="sentences", wordnet=True), "split"
@@ -76,9 +77,10 @@ def test_texts_that_were_selected_one_by_one(tmp_path: Path) -> None:
     made.add("counts", TextCounts(columns=["entries"]), "match")
     made.add("all", SelectMetaClip(columns=["entries"], threshold=1000), "match", counts="counts")
     made.add("dataset", PackWebDataset(name="photos", text="sentences"), "all")
-    found = released(made, tmp_path)
+    found = released(made, tmp_path, columns=["all=sentences"])
+    assert all(row["all"][0] is None and row["all"][1].startswith("A blue house") for row in found)
     assert sorted((row["item"], row["text"]) for row in found) == [
-        ("0", "A red house is on the left."), ("0", "A red house is on the left."),
+        ("0", "A red house is on the left of /home/me."), ("0", "A red house is on the left of /home/me."),
         ("1", "A blue house 0 is on the right."), ("1", "A blue house 1 is on the right."),
     ]  # fmt: skip
     assert len({row["key"] for row in found}) == 2

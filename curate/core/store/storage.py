@@ -31,6 +31,8 @@ from curate.core.store import faults
 FORMAT = 2
 SMALL_BYTES = 1 << 14
 """Tables smaller than this are not compressed."""
+EXTRAS = {"gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure", "hf": "hf"}
+"""Scheme of a URL -> the extra that brings its driver."""
 TEMPORARY = ".tmp"
 SCRATCH = "scratch"
 ONE_REQUEST_BYTES = 8 << 20
@@ -44,7 +46,12 @@ class Storage:
 
     def __init__(self, url: str) -> None:
         # listings must not be cached: another process may have published a name since
-        self.fs, root = fsspec.core.url_to_fs(str(url), use_listings_cache=False)
+        try:
+            self.fs, root = fsspec.core.url_to_fs(str(url), use_listings_cache=False)
+        except ImportError:
+            scheme = str(url).partition(":")[0]
+            package = f"'curate[{EXTRAS[scheme]}]'" if scheme in EXTRAS else f"fsspec's driver for {scheme}"
+            raise StorageError(f"{url}: needs a package that is missing; pip install {package}") from None
         self.local = "file" in _protocols(self.fs)
         self.root = str(Path(root).absolute()) if self.local else root.rstrip("/")
         self.url = self.root if self.local else self.fs.unstrip_protocol(self.root)
