@@ -4,7 +4,7 @@
 
 The index of 200,000,000 random samples in tars of 10,000 is written as the arrays that all processes map (about 7 GB in
 $TMPDIR), next to what a run of 140,000 steps keeps: plan.json, and a line of metrics.jsonl every 10 steps. Each step is
-asked for as `distill explain` does, from mapping the index on, but without reading texts: there are no tars. The lines
+asked for as `distill explain` does, with mapping the index but without reading texts: there are no tars. The lines
 hold positions at the beginning of windows, as if windows held equal numbers of steps; planning them all takes hours.
 """
 

@@ -49,7 +49,7 @@ SHORT_WIDTH = round(ASPECT * SIDE)
 PATCH, LIMIT, PREFIX = 16, 196, 5
 
 
-def pictures(photo: Image.Image, random: np.random.Generator, height: int) -> list[Image.Image]:
+def views(photo: Image.Image, random: np.random.Generator, height: int) -> list[Image.Image]:
     """A window of the photograph that moves, frame by frame."""
     width = round(ASPECT * height)
     scale = 1.3 * max(width / photo.width, height / photo.height)
@@ -92,7 +92,7 @@ def write(folder: Path, count: int, height: int) -> list[bytes]:
         with wds.TarWriter(str(folder / f"clips-{shard:03d}.tar"), encoder=False) as writer:
             for number in range(shard, count, TARS):
                 with Image.open(io.BytesIO(photos[number % len(photos)])) as image:
-                    frames = pictures(image.convert("RGB"), random, height)
+                    frames = views(image.convert("RGB"), random, height)
                 writer.write({"__key__": f"{number:06d}", **kept(frames)})
                 mp4s.append(encoded(frames))
     return mp4s

@@ -29,7 +29,7 @@ from curate.core.contracts import OF_VIDEOS
 VERSION = "7.4.1"
 FOLDER = ".nv-meta"
 MOST_LOOKED_UP = 1 << 22
-"""Samples of a dataset above which there is no look-up by key: a fourth of a kilobyte each, in one file by one process.
+"""Samples of a dataset above which there is no look-up by key: 250 bytes each, in one file by one process.
 Training does not need it."""
 
 _BLOCK_BYTES = 512

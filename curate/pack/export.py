@@ -218,7 +218,7 @@ def _opened(storage: Storage, dataset: str) -> tuple[dict[str, int], bool]:
 
 
 def _samples(storage: Storage, tar: str, shard: int, count: int) -> Iterator[Sample]:
-    """Samples of a tar. Raises CorruptError if it has not so many."""
+    """Samples of a tar. Raises CorruptError if it has fewer."""
     remedy, found, name, parts = "copy the dataset again, or pack it again", 0, "", dict[str, bytes]()
     try:
         with storage.open(tar) as file:

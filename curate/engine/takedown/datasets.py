@@ -57,9 +57,8 @@ def without(storage: Storage, base: str, keys: Collection[str]) -> str:
     samples = [(tar, counts.get(number, 0)) for number, tar in enumerate(tars)]
     index = partial(_tables, storage, made)
     files = stage.finish(samples, fingerprint, index)
-    for number in cuts:
-        if f"{tars[number]}.idx" in there:
-            files |= stage.beside(tars[number], _of_tar(index(), number))
+    for number, table in _of_tars(index(), [one for one in cuts if f"{tars[one]}.idx" in there]).items():
+        files |= stage.beside(tars[number], table)
     for name, content in files.items():
         if name in there:  # an older layout has fewer
             with storage.publish(f"{made}/{name}") as aside:
@@ -138,9 +137,11 @@ def _tables(storage: Storage, base: str) -> Iterator[pa.Table]:
         yield from map(parquet.read_row_group, range(parquet.num_row_groups))
 
 
-def _of_tar(index: Iterator[pa.Table], number: int) -> pa.Table:
-    """The rows of one tar."""
-    return pa.concat_tables(table.filter(pc.equal(table.column("shard"), number)) for table in index)
+def _of_tars(index: Iterator[pa.Table], numbers: Sequence[int]) -> dict[int, pa.Table]:
+    """The rows of each of these tars."""
+    wanted = pa.array(numbers, pa.int32())
+    some = pa.concat_tables(table.filter(pc.is_in(table.column("shard"), value_set=wanted)) for table in index)
+    return {number: some.filter(pc.equal(some.column("shard"), number)) for number in numbers}
 
 
 def _moved(table: pa.Table, rows: dict[int, list[int]], cuts: dict[int, list[Range]]) -> pa.Table:

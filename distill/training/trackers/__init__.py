@@ -77,7 +77,7 @@ def opened(names: Sequence[str], run: Tracked, say: Callable[[str], None]) -> li
             continue
         try:
             made.append(_Guarded(name, module.open_run(run), say))
-        except Exception as error:
+        except Exception as error:  # any library, any error
             raise InputError(
                 f"run.trackers: {name} cannot start ({_said(error)}); fix this, or remove it there"
             ) from error
