@@ -19,6 +19,7 @@ from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.network.student import Student, build_student
 from curate.encoders.student.tokenizer import PAD, Tokenizer
 from distill.objectives.outputs import MicroBatch, TeacherSpace, spaces_of
+from distill.objectives.views import SECOND
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.samples.batches.draws import lowest
@@ -98,6 +99,7 @@ class StageContext:
             open_tars=max(OPEN_TARS, 2 * recipe.data.lanes * recipe.data.window_shards),
             seed=recipe.seed,
             augment=None if settings is None else lambda image, random: augment(image, settings, random),
+            two_crops=SECOND in recipe.needs.views,
             reads_text=recipe.needs.text,
             needs_text=recipe.needs.text,
         )
@@ -187,10 +189,11 @@ class StageContext:
         """The images, which may be none, and what else the objectives need."""
         batch = collate(images, self.recipe.student.patch)
         targets = dict(zip(self.teachers.names, self.teachers.targets(batch), strict=True))
-        if not self.recipe.needs.text_tower:
-            return MicroBatch(batch, targets)
+        needs, draws = self.recipe.needs, self.reader.draws(batch.images)
+        if not needs.text_tower:
+            return MicroBatch(batch, targets, None, None, draws, needs.views)
         tokens = self.text_tokens(batch)
-        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens))
+        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens), draws, needs.views)
 
     def text_tokens(self, batch: Batch) -> Tensor:
         """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts."""

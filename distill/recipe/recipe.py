@@ -6,6 +6,7 @@ Fields marked `Runtime` change speed or place, never the result, and are not par
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_serializer, model_validator
@@ -15,6 +16,7 @@ from curate.core.recipe.section import Section
 from curate.encoders.student.config import StudentConfig
 from distill.objectives import Needs, Objective
 from distill.objectives.contrastive import Contrastive
+from distill.objectives.views import SECOND
 from distill.recipe.data import DataRecipe
 from distill.recipe.evaluate import EvaluateRecipe
 from distill.recipe.objectives import KEY, class_name, parsed
@@ -127,6 +129,29 @@ class Recipe(Section):
             for label in item.needs().features.keys() - set(teachers):
                 known = f"choose from {', '.join(teachers)}" if teachers else "the recipe has no teachers; add it"
                 raise ValueError(f"objectives.{number}: unknown teacher {label!r}; {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tokens(self) -> Recipe:
+        """That every objective gets the views and the outputs that it needs."""
+        reduction, most = self.student.reduction, self.data.max_tokens
+        for item in self.every_objective:
+            if reduction and item.needs().patches:
+                raise ValueError(
+                    f"{item.label} needs the output of each patch, which student.keep and student.merge do not leave; "
+                    f"remove them, or what reads patches"
+                )
+            whole = [source for source in self.data.sources if source.modality == "image"]
+            if SECOND in item.needs().views and whole and self.data.augment is None:
+                raise ValueError(f"{item.label} needs data.augment, for a second crop of each image; set it")
+        for name, merge in (("student.merge", self.student.merge), ("evaluate.merge", self.evaluate.merge or 0)):
+            if (end := replace(reduction, merge=merge).exhausted(most, self.student.depth)) is not None:
+                raise ValueError(
+                    f"{name} {merge}: of the {most} patches of the largest image, {end[1]} are left at layer {end[0]}, "
+                    f"which can merge at most half of them; lower it"
+                )
+        if self.student.merge and self.run.attention == "varlen":
+            raise ValueError("run.attention: 'varlen' cannot weigh merged tokens (student.merge); use flex")
         return self
 
     @model_validator(mode="after")

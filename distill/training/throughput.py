@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from curate.encoders.student.network.student import Student
+from curate.encoders.student.reduction import Reduction
 from distill.recipe import Recipe
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -46,6 +47,8 @@ class Cost:
     """In the embedding and in the heads that read patches."""
     image: float
     """In the heads that read only summaries."""
+    reduction: Reduction = Reduction()
+    depth: int = 1
 
     @classmethod
     def of(cls, student: Student, recipe: Recipe) -> Cost:
@@ -59,12 +62,16 @@ class Cost:
             else:
                 image += _matrices(head, recipe)
         blocks = sum(_matrices(block, recipe) for block in student.backbone.blocks)
-        return cls(3 * 2 * blocks, 3 * attention, 3 * 2 * patch, 3 * 2 * image)
+        return cls(3 * 2 * blocks, 3 * attention, 3 * 2 * patch, 3 * 2 * image, size.reduction, size.depth)
 
     def flops(self, patches: Sequence[int], prefix: int) -> float:
         """FLOPs of an update. patches: number per image; prefix: number of CLS and register tokens."""
-        lengths = [count + prefix for count in patches]
-        tokens, pairs = sum(lengths), sum(length**2 for length in lengths)
+        counts, tokens, pairs = list(patches), 0.0, 0.0
+        layers = self.depth if self.reduction else 1
+        for layer in range(1, layers + 1):
+            tokens += sum(count + prefix for count in counts) / layers
+            pairs += sum((count + prefix) ** 2 for count in counts) / layers
+            counts = [self.reduction.after(layer, count) for count in counts]
         return self.token * tokens + self.pair * pairs + self.patch * sum(patches) + self.image * len(patches)
 
 

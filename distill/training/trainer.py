@@ -139,7 +139,8 @@ class Trainer:
         patches = [rows * columns for image in share.images for rows, columns in [image.grid] * image.frames]
         prefix = 1 + recipe.student.registers
         counts = [len(share.images), len(share.skipped), sum(patches), len(patches)]
-        numbers = world.numbers([*counts, self.cost.flops(patches, prefix), stop])
+        flops = sum(view.share * self.cost.flops(view.lengths(share.images), prefix) for view in recipe.needs.views)
+        numbers = world.numbers([*counts, flops, stop])
         images, skipped, image_tokens, pictures, flops, stops = numbers
         tokens = image_tokens + prefix * pictures
         if self.epoch is not None and share.step.epoch != self.epoch:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from curate.core.contracts import Added
 from curate.core.recipe.section import Section, Width
+from curate.encoders.student.reduction import Reduction, spread_layers
 
 
 class MoeConfig(Section):
@@ -60,11 +62,30 @@ class StudentConfig(Section):
     moe: MoeConfig | None = None
     """None: dense."""
     registers: Annotated[int, Field(ge=0, le=1 << 16)] = 4
+    keep: Annotated[float, Added(), Field(gt=0, le=1)] = 1.0
+    """EViT (Liang et al. 2022): share of an image's patches that stay at each of `keep_layers`, those that CLS attends
+    to most; the others become one token."""
+    keep_layers: Annotated[list[Width] | None, Added()] = None
+    """From 1; None: three that divide the depth evenly, 4, 7 and 10 of 12."""
+    merge: Annotated[int, Added(), Field(ge=0)] = 0
+    """ToMe (Bolya et al. 2023): patches that each layer merges into others of their image, at most half of them."""
     head_hidden: Width = 384
     """Hidden width of the heads, one per teacher."""
     text: TextConfig | None = None
     embed: Annotated[int, Field(ge=8, le=1 << 20)] = 192
     """Width of the shared space of images and texts; only with `text`."""
+
+    @property
+    def reduction(self) -> Reduction:
+        """What its layers do to the number of tokens."""
+        layers = spread_layers(self.depth) if self.keep_layers is None else tuple(self.keep_layers)
+        return Reduction(self.keep, layers, self.merge)
+
+    @model_validator(mode="after")
+    def _has_its_layers(self) -> StudentConfig:
+        if beyond := [layer for layer in self.keep_layers or () if layer > self.depth]:
+            raise ValueError(f"keep_layers: {beyond[0]} is beyond the last layer, {self.depth}; name layers from 1")
+        return self
 
     @model_validator(mode="after")
     def _divisible(self) -> StudentConfig:

@@ -92,8 +92,8 @@ class DistillEncoder(FrozenEncoder):
             return _Vectors(*self.model(images, teachers=[self._head]).teachers[self._head])
         output = self.model(images, teachers=[])
         if output.embedding is not None:
-            return _Vectors(output.embedding, output.patches)
-        return _Vectors(output.summary, output.patches, output.registers if output.registers.shape[1] else None)
+            return _Vectors(output.embedding, output.patches or None)
+        return _Vectors(output.summary, output.patches or None, output.registers if output.registers.shape[1] else None)
 
     def _packs(self, pixels: list[int]) -> Iterator[list[int]]:
         """Positions of images, sorted by size, in groups that fill a forward pass with tokens; at least one each."""

@@ -43,7 +43,7 @@ class Output:
     summary: Tensor
     """CLS (B, width)."""
     patches: list[Tensor]
-    """(rows, columns, width) for each image."""
+    """(rows, columns, width) for each image; none for a student with `keep` or `merge`."""
     grids: list[tuple[int, int]]
     """(rows, columns) of each image in patches."""
     registers: Tensor
@@ -113,7 +113,8 @@ class DistilledModel(nn.Module):
             pieces = values_NP.split(lengths)
             return [pieces[back[place]].view(*grid, -1) for place, grid in enumerate(grids)]
 
-        output = Output(packed.summary[back], each(packed.patches), grids, packed.registers[back])
+        patches = [] if packed.reduced else each(packed.patches)
+        output = Output(packed.summary[back], patches, grids, packed.registers[back])
         if self.tokenizer is not None:
             output.embedding = self.student.project(packed.summary)[back]
         for name in self.teachers if teachers is None else teachers:
@@ -157,7 +158,7 @@ class DistilledModel(nn.Module):
         number = self.teachers.index(name)
         head, standardisers = self.student.heads[number], self.standardisers[number]
         patches = None
-        if self.config.teachers[number].patches:
+        if self.config.teachers[number].patches and (name in self.poolers or not packed.reduced):
             patches = standardisers.invert_patches(head.patches(packed.patches))
         if name in self.poolers:
             return self.poolers[name](patches, lengths).to(packed.summary), patches

@@ -21,7 +21,7 @@ from curate.codec.images import MAX_PIXELS, decode
 from curate.core.errors import Reject
 from curate.encoders.student.patches import grid, patchify
 from curate.encoders.student.pixels import decode_to, resize, resize_to_grid
-from distill.samples.batches.draws import AUGMENT, PAIR, Draws
+from distill.samples.batches.draws import AUGMENT, SECOND_AUGMENT, VIEW, Draws
 from distill.samples.images.counts import PatchCounts
 from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
@@ -62,8 +62,10 @@ class PatchedImage:
     augmented: bool = False
     """Augmented at random, so that the teachers' features for it must not be reused."""
     frames: int = 1
-    pair: tuple[int, int] = (0, 0)
-    """Two frames of a clip, drawn for it."""
+    epoch: int = 0
+    """Of its source, in which it was drawn."""
+    second: PatchedImage | None = None
+    """Another random crop of an image."""
 
     def pictures(self) -> list[PatchedImage]:
         """Each frame as an image; an image itself."""
@@ -128,15 +130,16 @@ class ImageReader:
         read: Callable[[int], bytes] | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        two_crops: bool = False,
         reads_text: bool = True,
         needs_text: bool = False,
         whole: bool = False,
         enlarge: bool = False,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
-        row, instead of the dataset's tars; reads_text: read texts if a source names them; needs_text: skip an image
-        without text as `no_text`; whole: never decode JPEGs at a reduced size, which is the default with teachers;
-        enlarge: scale smaller images up to the limit."""
+        row, instead of the dataset's tars; two_crops: augment each image a second time; reads_text: read texts if a
+        source names them; needs_text: skip an image without text as `no_text`; whole: never decode JPEGs at a reduced
+        size, which is the default with teachers; enlarge: scale smaller images up to the limit."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
         self._reads_text, self._needs_text = reads_text, needs_text
@@ -149,7 +152,7 @@ class ImageReader:
         self._teachers = teachers if teachers is not None and teachers.prepares else None
         self._whole = whole or self._teachers is not None
         self._enlarge = enlarge
-        self._allowance, self._augment = allowance or CacheBudget(0), augment
+        self._allowance, self._augment, self._two_crops = allowance or CacheBudget(0), augment, two_crops
         self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, list[Image.Image]] = {}
         self._kept_texts: dict[int, Found] = {}
@@ -174,9 +177,13 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
-        if image.frames > 1:
-            image.pair = _pair(int(self._draws.ranks(PAIR, row, epoch or 0)[0]), image.frames)
+        image.epoch = epoch or 0
         return image
+
+    def draws(self, images: Sequence[PatchedImage]) -> NDArray[np.uint64]:
+        """Uniform 64-bit numbers (n,), one of each image in its epoch."""
+        rows, epochs = ([image.row for image in images], [image.epoch for image in images])
+        return self._draws.ranks(VIEW, np.array(rows, dtype=np.int64), np.array(epochs, dtype=np.int64))
 
     def _files(self, row: int) -> list[bytes]:
         """The encoded image, or the frames to read of a clip."""
@@ -237,14 +244,24 @@ class ImageReader:
     def _augmented(self, row: int, epoch: int, augment: Augment) -> PatchedImage:
         """The augmented image, enlarged to the number of patches planned for the whole image; all frames of a clip
         alike."""
-        rank = int(self._draws.ranks(AUGMENT, row, epoch)[0])
-        images = [augment(image, random=np.random.default_rng(rank)) for image in self._originals(row)]
+        originals = self._originals(row)
+        result, images = self._changed(row, epoch, augment, originals, AUGMENT)
+        result.prepared = self._prepared(row, images, augmented=True)
+        if self._two_crops and len(originals) == 1:
+            result.second, _ = self._changed(row, epoch, augment, originals, SECOND_AUGMENT)
+        return result
+
+    def _changed(
+        self, row: int, epoch: int, augment: Augment, originals: Sequence[Image.Image], salt: int
+    ) -> tuple[PatchedImage, list[Image.Image]]:
+        rank = int(self._draws.ranks(salt, row, epoch)[0])
+        images = [augment(image, random=np.random.default_rng(rank)) for image in originals]
         planned = self.patch_counts.planned(row, self.patch_counts.limit_of(row, epoch))
         width, height = images[0].size
         columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=planned)
         result = self._patches(row, [resize_to_grid(image, columns, rows, self.patch) for image in images])
-        result.prepared, result.augmented = self._prepared(row, images, augmented=True), True
-        return result
+        result.augmented = True
+        return result, images
 
     def _originals(self, row: int) -> list[Image.Image]:
         """The images to augment: at full size if teachers need it, otherwise no larger than the student can use."""
@@ -278,9 +295,3 @@ class ImageReader:
         if not drawn and self._needs_text:
             raise Reject("no_text", f"row {row}: the sample has none of the texts that its source names")
         return drawn
-
-
-def _pair(rank: int, frames: int) -> tuple[int, int]:
-    """Two different frames of a clip, in order, for a uniform 64-bit number."""
-    first, second = rank % frames, rank // frames % (frames - 1)
-    return (first, second + 1) if second >= first else (second, first)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from curate.encoders.student.config import HeadConfig, StudentConfig
@@ -66,8 +68,17 @@ class Student(nn.Module):
             self.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP, Sec. 3.2
         self.objectives = nn.ModuleDict()
 
-    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
-        output: VitOutput = self.backbone(patches, grids)
+    def forward(
+        self,
+        patches: Tensor,
+        grids: Sequence[Grid],
+        places: Sequence[NDArray[np.int64]] | None = None,
+        masked: Mapping[str, Tensor] | None = None,
+    ) -> VitOutput:
+        """places: see `VisionTransformer`; masked: masks (N,) of patches whose embeddings are replaced by the `mask`
+        (width,) of a module of `objectives`, by its name."""
+        masks = [(mask, self.objectives[name].mask) for name, mask in (masked or {}).items()]
+        output: VitOutput = self.backbone(patches, grids, places, masks)
         return output
 
 

@@ -3,22 +3,26 @@ Golden RoPE, CLS and registers; the patch embedding alone has a bias."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm, silu
 from torch.utils.checkpoint import checkpoint
 
+from curate.core.errors import InputError
 from curate.encoders.student.config import StudentConfig
 from curate.encoders.student.network.attention import Plan, attention_plan
 from curate.encoders.student.network.moe import Moe, recomputation
 from curate.encoders.student.network.rope import Grid, directions, positions, rotate, rotations
+from curate.encoders.student.network.tokens import Layout, Reduce, TokenSet, chosen, reducer
+from curate.encoders.student.reduction import Reduction
 
 
 @dataclass
@@ -27,8 +31,20 @@ class VitOutput:
     """CLS (images, width)."""
     registers: Tensor
     """(images, registers, width)."""
-    patches: Tensor
-    """(patches of all images, width), in the order of the input."""
+    tokens: Tensor
+    """Those that are left of the patches of all images (N, width), in order: all of them, unless `reduced`."""
+    lengths: list[int]
+    """Number of each image's tokens, N in total."""
+    reduced: bool = False
+    """Whether patches were dropped or merged (`student.keep`, `student.merge`)."""
+
+    @property
+    def patches(self) -> Tensor:
+        """(patches of all images, width), in the order of the input. Raises InputError if there is no output of each
+        patch."""
+        if self.reduced:
+            raise InputError("a student with `keep` or `merge` has no output of each patch; train and use it without")
+        return self.tokens
 
 
 class Attention(nn.Module):
@@ -76,44 +92,25 @@ class Block(nn.Module):
         hidden = max(8, round(width * config.mlp_ratio / 8) * 8)
         self.mlp = SwiGLU(width, hidden) if config.moe is None else Moe(width, config.moe)
 
-    def forward(self, x_NC: Tensor, rotation: Tensor, plan: Plan) -> Tensor:
-        return self.after(x_NC, plan(*self.before(x_NC, rotation)))
+    def forward(self, x_NC: Tensor, rotation: Tensor, plan: Plan, reduce: Reduce | None = None) -> Any:
+        """With `reduce`, the tokens that it leaves (N', C), and which they are."""
+        q, k, v = self.before(x_NC, rotation)
+        if reduce is None:
+            return self.after(x_NC, plan(q, k, v))
+        x_NC, left = reduce(self.attended(x_NC, plan(q, k, v)), q, k)
+        return self.fed(x_NC), left
 
     def before(self, x_NC: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.attention.project(self.attention_norm(x_NC), rotation)
 
     def after(self, x_NC: Tensor, mixed_NHD: Tensor) -> Tensor:
-        x_NC = x_NC + self.attention.out(mixed_NHD.flatten(1))
+        return self.fed(self.attended(x_NC, mixed_NHD))
+
+    def attended(self, x_NC: Tensor, mixed_NHD: Tensor) -> Tensor:
+        return x_NC + self.attention.out(mixed_NHD.flatten(1))
+
+    def fed(self, x_NC: Tensor) -> Tensor:
         return x_NC + self.mlp(self.mlp_norm(x_NC))
-
-
-class Layout:
-    """Positions of prefixes (CLS and registers) and patches among the tokens of all images; built once per forward.
-
-    The tokens of an image are its prefix and then its patches.
-    """
-
-    def __init__(self, patches: Sequence[int], prefix: int, device: torch.device) -> None:
-        """patches: number of patches of each image."""
-        counts = np.asarray(patches, dtype=np.int64)
-        self.lengths: list[int] = (counts + prefix).tolist()
-        """Tokens of each image, including its prefix."""
-        starts = np.cumsum(counts + prefix) - (counts + prefix)
-        first = (starts[:, None] + np.arange(prefix)).ravel()
-        rest = np.arange(counts.sum()) + np.repeat(np.arange(1, len(counts) + 1) * prefix, counts)
-        self._prefix, self._patches = (torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (first, rest))
-        self._images, self._length = len(counts), prefix
-
-    def join(self, prefix_PC: Tensor, patches_NC: Tensor) -> Tensor:
-        """Puts the prefix before the patches of every image -> (tokens, C)."""
-        tokens = patches_NC.new_empty(len(self._prefix) + len(self._patches), patches_NC.shape[-1])
-        tokens.index_copy_(0, self._patches, patches_NC)
-        return tokens.index_copy_(0, self._prefix, prefix_PC.to(tokens).repeat(self._images, 1))
-
-    def split(self, tokens_NC: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens -> prefixes (images, P, C) and patches (N, C) of all images."""
-        prefixes = tokens_NC.index_select(0, self._prefix)
-        return prefixes.view(self._images, self._length, tokens_NC.shape[-1]), tokens_NC.index_select(0, self._patches)
 
 
 class VisionTransformer(nn.Module):
@@ -126,30 +123,54 @@ class VisionTransformer(nn.Module):
         """Backend of `attention_plan`."""
         self.checkpointing = False
         """Recompute the activations of blocks in the backward pass: less memory, the same gradients to the bit."""
+        self.reduction = config.reduction
+        """May be changed for evaluation."""
         self.embed = nn.Linear(config.patch**2 * 3, config.width)
         self.prefix = nn.Parameter(torch.empty(1 + config.registers, config.width))
         self.blocks = cast(Sequence[Block], nn.ModuleList(Block(config) for _ in range(config.depth)))
         self.norm = nn.RMSNorm(config.width)
-        self.apply(_initialise)
+        self.apply(initialise)
         for moe in self.moes():
             moe.initialise()
         nn.init.normal_(self.prefix, std=0.02)
 
-    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
-        device, dtype, prefix = self.prefix.device, self.prefix.dtype, len(self.prefix)
-        layout = Layout([rows * columns for rows, columns in grids], prefix, device)
-        plan = attention_plan(layout.lengths, device, self.attention)
-        position = positions(grids, prefix).to(device, torch.promote_types(dtype, torch.float32))
-        head_dim = self.config.head_dim or self.config.width // self.config.heads
-        rotation = rotations(_waves(self.config.heads, head_dim, position.device, position.dtype), position)
-        x = layout.join(self.prefix, self.embed(patches.to(dtype) / 127.5 - 1.0).to(dtype))
-        for block in self.blocks:
-            if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotation, plan, use_reentrant=False, context_fn=_contexts)
+    def forward(
+        self,
+        patches: Tensor,
+        grids: Sequence[Grid],
+        places: Sequence[NDArray[np.int64]] | None = None,
+        masked: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> VitOutput:
+        """places: of each image, which patches of its grid are given, from 0, row by row; None: all of them. masked:
+        masks (N,) of patches, each with the embedding (width,) that replaces theirs."""
+        device, prefix = self.prefix.device, len(self.prefix)
+        counts, position = [rows * columns for rows, columns in grids], positions(grids, prefix)
+        if places is not None:
+            position, counts = position[chosen(counts, places, prefix)], [len(own) for own in places]
+        wide = torch.promote_types(self.prefix.dtype, torch.float32)
+        tokens = TokenSet(counts, prefix, position.to(device, wide))
+        embedded = self.embed(patches.to(self.prefix.dtype) / 127.5 - 1.0)
+        for mask, embedding in masked:
+            embedded = torch.where(mask[:, None], embedding.to(embedded.dtype), embedded)
+        x = Layout(counts, prefix, device).join(self.prefix, embedded.to(self.prefix.dtype))
+        x, tokens = self._through_blocks(x, tokens)
+        first, rest = Layout(tokens.patches, prefix, device).split(self.norm(x))
+        return VitOutput(first[:, 0], first[:, 1:], rest, tokens.patches, bool(self.reduction))
+
+    def _through_blocks(self, x: Tensor, tokens: TokenSet) -> tuple[Tensor, TokenSet]:
+        recompute = self.checkpointing and torch.is_grad_enabled()
+        plan, rotation = attend(self.config, tokens, self.attention)
+        for layer, block in enumerate(self.blocks, 1):
+            reduce = reducer(self.reduction, layer, tokens) if self.reduction else None
+            inputs = (x, rotation, plan) if reduce is None else (x, rotation, plan, reduce)
+            if recompute:
+                x = checkpoint(block, *inputs, use_reentrant=False, context_fn=_contexts)
             else:
-                x = block(x, rotation, plan)
-        first, rest = layout.split(self.norm(x))
-        return VitOutput(summary=first[:, 0], registers=first[:, 1:], patches=rest)
+                x = block(*inputs)
+            if reduce is not None:
+                x, tokens = x
+                plan, rotation = attend(self.config, tokens, self.attention)
+        return x, tokens
 
     def moes(self) -> list[Moe]:
         """The mixtures of experts, from the first block to the last."""
@@ -169,6 +190,24 @@ class VisionTransformer(nn.Module):
             moe.balance(own)
 
 
+@contextmanager
+def all_patches(backbone: VisionTransformer) -> Iterator[None]:
+    """Without `keep` and `merge` inside, for an output of each patch at each layer."""
+    before, backbone.reduction = backbone.reduction, Reduction()
+    try:
+        yield
+    finally:
+        backbone.reduction = before
+
+
+def attend(config: StudentConfig, tokens: TokenSet, backend: str = "auto") -> tuple[Plan, Tensor]:
+    """The attention of blocks with these tokens, and their rotations. backend: of `attention_plan`."""
+    at = tokens.positions
+    head_dim = config.head_dim or config.width // config.heads
+    rotation = rotations(_waves(config.heads, head_dim, at.device, at.dtype), at)
+    return attention_plan(tokens.lengths, at.device, backend, tokens.bias), rotation
+
+
 @lru_cache(maxsize=16)
 def _waves(heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     return directions(heads, head_dim).to(device, dtype)
@@ -179,7 +218,8 @@ def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     return nullcontext(), recomputation()
 
 
-def _initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module) -> None:
+    """Initial weights of linear layers, for `Module.apply`."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=module.in_features**-0.5)
         if module.bias is not None:
