@@ -66,8 +66,8 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     if model.tokenizer is not None and recipe.student.text is not None:
         texts[OWN] = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
     student = StudentModel(
-        model.config.name, _as_evaluated(model.student, settings), teachers=model.teachers, standardisers=model.standardisers,
-        poolers=model.poolers, texts=texts,
+        model.config.name, _as_evaluated(model.student, settings), teachers=model.teachers,
+        standardisers=model.standardisers, poolers=model.poolers, texts=texts,
     )  # fmt: skip
     whole = model.config.preprocessing.decoding == "whole"
     evaluations = _other_sets(recipe, [student], None, world, whole=whole)
@@ -77,9 +77,9 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
 def _as_evaluated(student: Student, settings: EvaluateRecipe) -> Student:
     """In evaluation mode, with the settings' reduction of tokens. Features are computed in float32, which `varlen`
     attention does not support."""
-    changes = {"keep": settings.keep, "merge": settings.merge}
-    own = {name: value for name, value in changes.items() if value is not None}
-    student.backbone.reduction = replace(student.backbone.reduction, **own)
+    own = student.backbone.reduction
+    keep, merge = settings.keep or own.keep, own.merge if settings.merge is None else settings.merge
+    student.backbone.reduction = replace(own, keep=keep, merge=merge)
     if student.backbone.attention == "varlen":
         student.backbone.attention = "auto"
     return student.eval()

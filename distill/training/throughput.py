@@ -47,8 +47,8 @@ class Cost:
     """In the embedding and in the heads that read patches."""
     image: float
     """In the heads that read only summaries."""
-    reduction: Reduction = Reduction()
-    depth: int = 1
+    reduction: Reduction
+    depth: int
 
     @classmethod
     def of(cls, student: Student, recipe: Recipe) -> Cost:

@@ -113,8 +113,8 @@ class DistilledModel(nn.Module):
             pieces = values_NP.split(lengths)
             return [pieces[back[place]].view(*grid, -1) for place, grid in enumerate(grids)]
 
-        patches = [] if packed.reduced else each(packed.patches)
-        output = Output(packed.summary[back], patches, grids, packed.registers[back])
+        own = [] if packed.reduced else each(packed.patches)
+        output = Output(packed.summary[back], own, grids, packed.registers[back])
         if self.tokenizer is not None:
             output.embedding = self.student.project(packed.summary)[back]
         for name in self.teachers if teachers is None else teachers:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from curate.encoders.student.network.moe import Moe
 from curate.encoders.student.network.student import Student
+from curate.encoders.student.network.vit import all_patches
 from distill.evaluation.datasets import EvaluationSet
 from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks, reader_of
 from distill.evaluation.models import StudentModel

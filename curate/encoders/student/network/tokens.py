@@ -92,12 +92,10 @@ Reduce = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, TokenSet]]
 def reducer(reduction: Reduction, layer: int, tokens: TokenSet) -> Reduce | None:
     """What a layer, counted from 1, does to these tokens; None if all of them stay."""
     left = [reduction.after(layer, count) for count in tokens.patches]
-    if left == tokens.patches:
-        return None
     if reduction.keeps(layer):
         kept = [reduction.kept(count) for count in tokens.patches]
-        return partial(keep_attended, tokens=tokens, kept=kept, left=left)
-    return partial(merge_alike, tokens=tokens, left=left)
+        return None if kept == tokens.patches else partial(keep_attended, tokens=tokens, kept=kept, left=left)
+    return None if left == tokens.patches else partial(merge_alike, tokens=tokens, left=left)
 
 
 def keep_attended(
