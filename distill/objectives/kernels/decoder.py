@@ -47,6 +47,6 @@ class Decoder(nn.Module):
 
 def normalised(pixels_NP: Tensor) -> Tensor:
     """Pixels of patches with mean 0 and variance 1 in each patch, unless it has one colour only."""
-    pixels_NP = pixels_NP / 255
-    variance, mean = torch.var_mean(pixels_NP, dim=-1, keepdim=True)
-    return (pixels_NP - mean) / (variance + 1e-6).sqrt()
+    centred_NP = pixels_NP / 255
+    centred_NP = centred_NP - centred_NP.mean(-1, keepdim=True)
+    return centred_NP / (centred_NP.square().mean(-1, keepdim=True) + 1e-6).sqrt()
