@@ -73,6 +73,10 @@ class TokenSet:
     """(N, 2), as of `rope.positions`."""
     sizes: Tensor | None = None
     """(N,): patches that each token stands for; None: 1."""
+    stayed: Tensor | None = None
+    """(N,): the tokens of the layer before that these are, or None if all positions are new."""
+    moved: Tensor | None = None
+    """Those of them, some twice, whose positions are new."""
 
     @property
     def lengths(self) -> list[int]:
@@ -146,12 +150,18 @@ def merge_alike(
     goes_IL[:, a] = ranks_IA < rows.column(tokens.patches) - rows.column(left)
     place_IL = rows.starts(left, prefix) + (~goes_IL).cumsum(1) - 1
     place_IL[:, a] = place_IL[:, a].where(~goes_IL[:, a], place_IL.gather(1, prefix + 1 + 2 * match_IA))
-    target, count = rows.pack(place_IL), sum(left) + prefix * len(left)
+    order = rows.pack(goes_IL).argsort(stable=True)
+    stay, gone = order.tensor_split([sum(left) + prefix * len(left)])
+    target = rows.pack(place_IL)[gone]
     sizes = x_NC.new_ones(len(x_NC), dtype=tokens.positions.dtype) if tokens.sizes is None else tokens.sizes
-    total = _sums(sizes, target, count)
-    weight = sizes / total[target]
-    positions = _sums(tokens.positions * weight[:, None], target, count)
-    return _sums(x_NC * weight.to(x_NC.dtype)[:, None], target, count), TokenSet(left, prefix, positions, total)
+    total = sizes[stay].index_add(0, target, sizes[gone])
+    share = (sizes[gone] / total[target])[:, None]
+
+    def merged(values_NC: Tensor) -> Tensor:
+        kept = values_NC.index_select(0, stay)
+        return kept.index_add(0, target, (values_NC[gone] - kept[target]) * share.to(kept.dtype))
+
+    return merged(x_NC), TokenSet(left, prefix, merged(tokens.positions), total, stay, target)
 
 
 class _Rows:

@@ -169,7 +169,7 @@ class VisionTransformer(nn.Module):
                 x = block(*inputs)
             if reduce is not None:
                 x, tokens = x
-                plan, rotation = attend(self.config, tokens, self.attention)
+                plan, rotation = attend(self.config, tokens, self.attention, rotation)
         return x, tokens
 
     def moes(self) -> list[Moe]:
@@ -200,11 +200,19 @@ def all_patches(backbone: VisionTransformer) -> Iterator[None]:
         backbone.reduction = before
 
 
-def attend(config: StudentConfig, tokens: TokenSet, backend: str = "auto") -> tuple[Plan, Tensor]:
-    """The attention of blocks with these tokens, and their rotations. backend: of `attention_plan`."""
+def attend(
+    config: StudentConfig, tokens: TokenSet, backend: str = "auto", before: Tensor | None = None
+) -> tuple[Plan, Tensor]:
+    """The attention of blocks with these tokens, and their rotations. backend: of `attention_plan`; before: rotations of
+    the layer before, from which those of tokens that did not move are taken."""
     at = tokens.positions
     head_dim = config.head_dim or config.width // config.heads
-    rotation = rotations(_waves(config.heads, head_dim, at.device, at.dtype), at)
+    waves = _waves(config.heads, head_dim, at.device, at.dtype)
+    if before is None or tokens.stayed is None or tokens.moved is None:
+        rotation = rotations(waves, at)
+    else:
+        moved = rotations(waves, at[tokens.moved])
+        rotation = before.index_select(0, tokens.stayed).index_copy_(0, tokens.moved, moved)
     return attention_plan(tokens.lengths, at.device, backend, tokens.bias), rotation
 
 
