@@ -79,9 +79,8 @@ class StudentModel:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:
-        features = self.student(batch.tensor(self.student.backbone.prefix.device), batch.grids)
-        lengths = [rows * columns for rows, columns in batch.grids]
-        frames = batch.frames
+        lengths, frames = [rows * columns for rows, columns in batch.grids], batch.frames
+        features = self.student(batch.tensor(self.student.backbone.prefix.device), batch.grids, frames=frames)
         own = None if features.reduced else _array(features.patches)
         output = ModelOutput(_array(frame_means(features.summary, frames)), own)
         for name, (head, standardiser) in self.heads.items():

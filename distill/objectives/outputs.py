@@ -40,15 +40,10 @@ class MicroBatch:
     """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image."""
     groups: Tensor | None = None
     """(B, T + 1): an image and a text whose samples share a number are not negatives of each other, see `same`."""
-    draws: NDArray[np.uint64] | None = None
+    draws: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
     """(B,): a uniform number of each sample, drawn again in each epoch, for random choices."""
     views: Sequence[View] = (WHOLE,)
     """What passes the model."""
-
-    @property
-    def ranks(self) -> NDArray[np.uint64]:
-        assert self.draws is not None
-        return self.draws
 
 
 @dataclass(frozen=True)
@@ -132,8 +127,10 @@ class Outputs:
         """Run the student on all views of the images together."""
         batch, device = micro.batch, student.backbone.prefix.device
         if tuple(micro.views) == (WHOLE,):
-            return cls(student, micro, spaces, {WHOLE: student(batch.tensor(device), batch.grids)}, {})
-        drawn = {view: draw(view, batch, micro.ranks) for view in micro.views}
+            return cls(
+                student, micro, spaces, {WHOLE: student(batch.tensor(device), batch.grids, frames=batch.frames)}, {}
+            )
+        drawn = {view: draw(view, batch, micro.draws) for view in micro.views}
         joined = replace(batch, patches=np.concatenate([own.patches for own in drawn.values()]))
         grids = [grid for own in drawn.values() for grid in own.grids]
         places = [place for own in drawn.values() for place in own.places]
@@ -192,7 +189,7 @@ class Outputs:
 
     def noise(self, width: int) -> Tensor:
         """(B, width): standard normal numbers, drawn for each sample."""
-        rows = [np.random.default_rng(int(rank)).standard_normal(width) for rank in self.micro.ranks]
+        rows = [np.random.default_rng(int(rank)).standard_normal(width) for rank in self.micro.draws]
         return torch.from_numpy(np.array(rows).reshape(-1, width))
 
     @cached_property
@@ -219,7 +216,7 @@ class Outputs:
     def _frame_pairs(self) -> tuple[Tensor, Tensor]:
         """Two frames of each sample (B,), as places among all pictures; an image twice."""
         frames = self.batch.frames
-        pairs = [frame_pair(int(rank), count) for rank, count in zip(self.micro.ranks, frames, strict=True)]
+        pairs = [frame_pair(int(rank), count) for rank, count in zip(self.micro.draws, frames, strict=True)]
         starts = torch.tensor([0, *frames], dtype=torch.int64).cumsum(0)[:-1]
         places = torch.tensor(pairs, dtype=torch.int64).view(-1, 2) + starts[:, None]
         first, second = places.to(self.pictures.summary.device).unbind(1)

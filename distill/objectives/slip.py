@@ -45,7 +45,7 @@ class Slip(Objective):
         return self.own(outputs.student)(first).to(dtype), self.own(outputs.student)(second).to(dtype)
 
     def pairs(self, student: Student, *vectors: Tensor) -> Tensor:
-        from distill.objectives.kernels.simclr import simclr
+        from distill.objectives.kernels.contrastive import simclr_loss
 
         first, second = vectors
-        return simclr(first, second, self.temperature)
+        return simclr_loss(first, second, self.temperature)

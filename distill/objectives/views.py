@@ -43,12 +43,15 @@ class View:
         hidden = self.hidden if frames == 1 or self.hidden_of_clips is None else self.hidden_of_clips
         return max(1, round((1.0 - hidden) * patches))
 
-    def lengths(self, images: Sequence[PatchedImage]) -> list[int]:
-        """Patches that pass the student, of each image and of each frame, if all samples have this view."""
+    def lengths(self, images: Sequence[PatchedImage], tubelet: int = 1) -> list[int]:
+        """Patches that pass the student, of each image and of each frame or (with `tubelet` above 1) each clip, if all
+        samples have this view."""
         passing = list[int]()
         for image in images:
             count, frames = image.grid[0] * image.grid[1], image.frames
-            if not (self.second and frames > 1):
+            if tubelet > 1:
+                passing.append(count * -(-frames // tubelet))
+            elif not (self.second and frames > 1):
                 passing += [count if self.masked is not None else self.visible(count, frames)] * frames
         return passing
 
@@ -72,8 +75,6 @@ class Drawn:
     """(N',): which patches of the pictures are hidden."""
     lengths: list[int]
     """Patches of each of these samples, N' in total."""
-    frames: list[int]
-    """Frames of each of these samples."""
 
 
 def draw(view: View, batch: Batch, ranks: NDArray[np.uint64]) -> Drawn:
@@ -99,7 +100,6 @@ def draw(view: View, batch: Batch, ranks: NDArray[np.uint64]) -> Drawn:
         passing,
         np.concatenate(hidden),
         [len(image.patches) for _, image in chosen],
-        [image.frames for _, image in chosen],
     )
 
 

@@ -134,13 +134,15 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _check_tokens(self) -> Recipe:
         """That every objective gets the views and the outputs that it needs."""
-        reduction, most = self.student.reduction, self.data.max_tokens
+        reduction, most, tubes = self.student.reduction, self.data.max_tokens, self.student.tubelet > 1
         for item in self.every_objective:
-            if reduction and item.needs().patches:
+            if (reduction or tubes) and item.needs().patches:
                 raise ValueError(
-                    f"{item.label} needs the output of each patch, which student.keep and student.merge do not leave; "
+                    f"{item.label} needs the output of each patch, which student.keep, merge and tubelet do not leave; "
                     f"remove them, or what reads patches"
                 )
+            if tubes and (SECOND in item.needs().views or (isinstance(item, Contrastive) and item.frame_pairs)):
+                raise ValueError(f"{item.label} compares frames, of which student.tubelet makes one clip; remove one")
             whole = [source for source in self.data.sources if source.modality == "image"]
             if SECOND in item.needs().views and whole and self.data.augment is None:
                 raise ValueError(f"{item.label} needs data.augment, for a second crop of each image; set it")

@@ -139,7 +139,8 @@ class Trainer:
         patches = [rows * columns for image in share.images for rows, columns in [image.grid] * image.frames]
         prefix = 1 + recipe.student.registers
         counts = [len(share.images), len(share.skipped), sum(patches), len(patches)]
-        flops = sum(view.share * self.cost.flops(view.lengths(share.images), prefix) for view in recipe.needs.views)
+        passing = [(view.share, view.lengths(share.images, recipe.student.tubelet)) for view in recipe.needs.views]
+        flops = sum(part * self.cost.flops(lengths, prefix) for part, lengths in passing)
         numbers = world.numbers([*counts, flops, stop])
         images, skipped, image_tokens, pictures, flops, stops = numbers
         tokens = image_tokens + prefix * pictures

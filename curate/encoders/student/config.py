@@ -69,6 +69,9 @@ class StudentConfig(Section):
     """From 1; None: three that divide the depth evenly, 4, 7 and 10 of 12."""
     merge: Annotated[int, Added(), Field(ge=0)] = 0
     """ToMe (Bolya et al. 2023): patches that each layer merges into others of their image, at most half of them."""
+    tubelet: Annotated[int, Added(), Field(ge=1, le=64)] = 1
+    """1: the frames of a clip are images, and its vector is the mean of theirs. More (2, for tokens of 2 x 16 x 16):
+    frames in one token, with attention over the whole clip; an image is repeated (Xray, section 3.1)."""
     head_hidden: Width = 384
     """Hidden width of the heads, one per teacher."""
     text: TextConfig | None = None

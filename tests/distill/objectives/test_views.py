@@ -17,8 +17,8 @@ from curate.core.errors import RecipeError
 from distill.commands.evaluate import evaluate
 from distill.commands.train import train
 from distill.context import StageContext
+from distill.objectives.kernels.contrastive import simclr_loss
 from distill.objectives.kernels.decoder import normalised
-from distill.objectives.kernels.simclr import simclr
 from distill.objectives.outputs import Outputs
 from distill.objectives.terms import terms_of
 from distill.objectives.views import SECOND, WHOLE, View, draw
@@ -177,8 +177,8 @@ def test_simclr_is_the_mean_over_both_views():
         scores = views @ views[own] / 0.1
         others = torch.cat([scores[:own], scores[own + 1 :]])
         expected.append(others.logsumexp(0) - scores[(own + 5) % 10])
-    assert torch.allclose(simclr(x[0], x[1], 0.1), torch.stack(expected).mean(), atol=1e-12)
-    assert simclr(x[0, :0], x[1, :0], 0.1) == 0
+    assert torch.allclose(simclr_loss(x[0], x[1], 0.1), torch.stack(expected).mean(), atol=1e-12)
+    assert simclr_loss(x[0, :0], x[1, :0], 0.1) == 0
 
 
 def test_two_views_are_two_crops_of_images_and_two_frames_of_clips(values, clips):
@@ -245,6 +245,18 @@ def test_a_run_resumes_to_the_bit_and_can_be_evaluated(values, tmp_path, name):
     assert scores[0]["models"].keys() == scores[1]["models"].keys()
 
 
+def test_a_student_of_tubelets_trains_on_clips_and_images(clips, tmp_path):
+    values = json.loads(json.dumps(clips))
+    values["student"] |= {"tubelet": 2, "merge": 1}
+    values |= {"objectives": [DENOISING], "run": values["run"] | {"folder": str(tmp_path / "run")}}
+    values["teachers"] = [{"encoder": "descriptor", "standardise": "scale", "patches": {"weight": 0}}]
+    values["data"].pop("augment", None)
+    run = train(parse_recipe(values, "test"), QUIET)
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert len(lines) == 4 and all(np.isfinite(line["loss"]) for line in lines)
+    assert run.read("evaluation.json")["sets"]
+
+
 def test_what_passes_the_student_counts_as_flops(values):
     recipe = context_of(values, MAE).recipe
     [view] = recipe.needs.views
@@ -274,6 +286,11 @@ def test_what_passes_the_student_counts_as_flops(values):
         ({"student": {"keep": 0.0}}, r"student\.keep: 0\.0: input should be greater than 0"),
         ({"student": {"keep": 0.5, "keep_layers": [3]}}, "keep_layers: 3 is beyond the last layer, 2"),
         ({"objectives": [SLIP]}, r"slip needs data\.augment, for a second crop of each image; set it"),
+        ({"student": {"tubelet": 2}}, "features needs the output of each patch, which student.keep, merge and tubelet do"),
+        (
+            {"teachers": [], "objectives": [SLIP], "student": {"tubelet": 2}},
+            r"slip compares frames, of which student\.tubelet makes one clip; remove one",
+        ),
         ({"objectives": [MAE | {"hidden": 1.0}]}, r"objectives\.0\.hidden: 1\.0: input should be less than 1"),
         (
             {"objectives": [MAE | {"decoder": {"width": 9}}]},

@@ -74,11 +74,12 @@ class Student(nn.Module):
         grids: Sequence[Grid],
         places: Sequence[NDArray[np.int64]] | None = None,
         masked: Mapping[str, Tensor] | None = None,
+        frames: Sequence[int] | None = None,
     ) -> VitOutput:
-        """places: see `VisionTransformer`; masked: masks (N,) of patches whose embeddings are replaced by the `mask`
-        (width,) of a module of `objectives`, by its name."""
+        """places, frames: see `VisionTransformer`; masked: masks (N,) of patches whose embeddings are replaced by the
+        `mask` (width,) of a module of `objectives`, by its name."""
         masks = [(mask, self.objectives[name].mask) for name, mask in (masked or {}).items()]
-        output: VitOutput = self.backbone(patches, grids, places, masks)
+        output: VitOutput = self.backbone(patches, grids, places, masks, frames)
         return output
 
 

@@ -16,9 +16,11 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from curate.encoders.student.network.rope import Grid
 from curate.encoders.student.reduction import Reduction
 
 
@@ -51,15 +53,38 @@ class Layout:
         return prefixes.view(self._images, self._length, tokens_NC.shape[-1]), tokens_NC.index_select(0, self._patches)
 
 
-def chosen(patches: Sequence[int], places: Sequence[np.ndarray], prefix: int = 0) -> Tensor:
-    """Indices of tokens of packed images: their prefixes, and the patches at `places` of each, in this order.
+def chosen(patches: Sequence[int], places: Sequence[NDArray[np.int64]]) -> Tensor:
+    """Indices of the patches at `places` of each image among those of all images, which have `patches` each."""
+    starts = np.cumsum([0, *patches])[:-1]
+    pieces = [start + own for start, own in zip(starts, places, strict=True)]
+    return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *pieces]))
 
-    patches: number of patches of each image; places: which of them, from 0.
+
+def tubes(
+    patches_NP: Tensor, grids: Sequence[Grid], frames: Sequence[int], size: int
+) -> tuple[Tensor, list[Grid], list[int]]:
+    """Patches of frames -> of `size` frames each (M, size * P), the grid of each clip, and its number of steps in time.
+
+    The last frame of a clip is repeated to fill its last step. The tokens of a clip are in order of time.
     """
-    starts = np.cumsum([0, *(count + prefix for count in patches)])[:-1]
-    first = np.arange(prefix)
-    pieces = [start + part for start, own in zip(starts, places, strict=True) for part in (first, prefix + own)]
-    return torch.from_numpy(np.concatenate(pieces).astype(np.int64) if pieces else np.zeros(0, np.int64))
+    index, clips, steps, first = [np.zeros((0, size), np.int64)], list[Grid](), list[int](), 0
+    for start, count in zip(np.cumsum([0, *frames])[:-1], frames, strict=True):
+        rows, columns = grids[start]
+        frame = np.minimum(np.arange(-(-count // size) * size), count - 1).reshape(-1, 1, size)
+        index.append((first + frame * rows * columns + np.arange(rows * columns)[:, None]).reshape(-1, size))
+        clips.append((rows, columns))
+        steps.append(len(frame))
+        first += count * rows * columns
+    return patches_NP[torch.from_numpy(np.concatenate(index)).to(patches_NP.device)].flatten(1), clips, steps
+
+
+def time_vectors(grids: Sequence[Grid], steps: Sequence[int], width: int) -> Tensor:
+    """(M, width): sines and cosines of each token's step in time (Vaswani et al. 2017, section 3.5), 0 at the first
+    step, so that an image has none."""
+    times = [np.repeat(np.arange(count), rows * columns) for (rows, columns), count in zip(grids, steps, strict=True)]
+    at = torch.from_numpy(np.concatenate([np.zeros(0), *times]))
+    angle = at[:, None] * 1e4 ** -(torch.arange(width // 2, dtype=torch.float64) / (width // 2))
+    return torch.cat([angle.sin(), angle.cos() - 1.0, torch.zeros(len(at), width % 2, dtype=torch.float64)], dim=1)
 
 
 @dataclass(frozen=True)

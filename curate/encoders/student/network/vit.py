@@ -21,7 +21,7 @@ from curate.encoders.student.config import StudentConfig
 from curate.encoders.student.network.attention import Plan, attention_plan
 from curate.encoders.student.network.moe import Moe, recomputation
 from curate.encoders.student.network.rope import Grid, directions, positions, rotate, rotations
-from curate.encoders.student.network.tokens import Layout, Reduce, TokenSet, chosen, reducer
+from curate.encoders.student.network.tokens import Layout, Reduce, TokenSet, chosen, reducer, time_vectors, tubes
 from curate.encoders.student.reduction import Reduction
 
 
@@ -36,14 +36,14 @@ class VitOutput:
     lengths: list[int]
     """Number of each image's tokens, N in total."""
     reduced: bool = False
-    """Whether patches were dropped or merged (`student.keep`, `student.merge`)."""
+    """Whether patches were dropped or merged (`student.keep`, `student.merge`), or those of frames are one token."""
 
     @property
     def patches(self) -> Tensor:
         """(patches of all images, width), in the order of the input. Raises InputError if there is no output of each
         patch."""
         if self.reduced:
-            raise InputError("a student with `keep` or `merge` has no output of each patch; train and use it without")
+            raise InputError("a student with `keep`, `merge` or `tubelet` has no output of each patch")
         return self.tokens
 
 
@@ -125,7 +125,7 @@ class VisionTransformer(nn.Module):
         """Recompute the activations of blocks in the backward pass: less memory, the same gradients to the bit."""
         self.reduction = config.reduction
         """May be changed for evaluation."""
-        self.embed = nn.Linear(config.patch**2 * 3, config.width)
+        self.embed = nn.Linear(config.tubelet * config.patch**2 * 3, config.width)
         self.prefix = nn.Parameter(torch.empty(1 + config.registers, config.width))
         self.blocks = cast(Sequence[Block], nn.ModuleList(Block(config) for _ in range(config.depth)))
         self.norm = nn.RMSNorm(config.width)
@@ -140,22 +140,32 @@ class VisionTransformer(nn.Module):
         grids: Sequence[Grid],
         places: Sequence[NDArray[np.int64]] | None = None,
         masked: Sequence[tuple[Tensor, Tensor]] = (),
+        frames: Sequence[int] | None = None,
     ) -> VitOutput:
         """places: of each image, which patches of its grid are given, from 0, row by row; None: all of them. masked:
-        masks (N,) of patches, each with the embedding (width,) that replaces theirs."""
-        device, prefix = self.prefix.device, len(self.prefix)
-        counts, position = [rows * columns for rows, columns in grids], positions(grids, prefix)
+        masks (N,) of patches, each with the embedding (width,) that replaces theirs. frames: of each clip, for
+        `tubelet`; None: all are images."""
+        device, dtype, prefix = self.prefix.device, self.prefix.dtype, len(self.prefix)
+        size, steps, clips = self.config.tubelet, [1] * len(grids), False
+        if size > 1:
+            clips = frames is not None and len(frames) < len(grids)
+            patches, grids, steps = tubes(patches, grids, frames or steps, size)
+        counts = [count * rows * columns for (rows, columns), count in zip(grids, steps, strict=True)]
+        position = positions([grid for grid, count in zip(grids, steps, strict=True) for _ in range(count)], 0)
         if places is not None:
-            position, counts = position[chosen(counts, places, prefix)], [len(own) for own in places]
-        wide = torch.promote_types(self.prefix.dtype, torch.float32)
-        tokens = TokenSet(counts, prefix, position.to(device, wide))
-        embedded = self.embed(patches.to(self.prefix.dtype) / 127.5 - 1.0)
+            position, counts = position[chosen(counts, places)], [len(own) for own in places]
+        embedded = self.embed(patches.to(dtype) / 127.5 - 1.0)
+        if clips:
+            embedded = embedded + time_vectors(grids, steps, self.config.width).to(embedded)
         for mask, embedding in masked:
             embedded = torch.where(mask[:, None], embedding.to(embedded.dtype), embedded)
-        x = Layout(counts, prefix, device).join(self.prefix, embedded.to(self.prefix.dtype))
+        layout = Layout(counts, prefix, torch.device("cpu"))
+        position = layout.join(position.new_zeros(prefix, 2), position)
+        tokens = TokenSet(counts, prefix, position.to(device, torch.promote_types(dtype, torch.float32)))
+        x = Layout(counts, prefix, device).join(self.prefix, embedded.to(dtype))
         x, tokens = self._through_blocks(x, tokens)
         first, rest = Layout(tokens.patches, prefix, device).split(self.norm(x))
-        return VitOutput(first[:, 0], first[:, 1:], rest, tokens.patches, bool(self.reduction))
+        return VitOutput(first[:, 0], first[:, 1:], rest, tokens.patches, clips or bool(self.reduction))
 
     def _through_blocks(self, x: Tensor, tokens: TokenSet) -> tuple[Tensor, TokenSet]:
         recompute = self.checkpointing and torch.is_grad_enabled()
@@ -203,8 +213,8 @@ def all_patches(backbone: VisionTransformer) -> Iterator[None]:
 def attend(
     config: StudentConfig, tokens: TokenSet, backend: str = "auto", before: Tensor | None = None
 ) -> tuple[Plan, Tensor]:
-    """The attention of blocks with these tokens, and their rotations. backend: of `attention_plan`; before: rotations of
-    the layer before, from which those of tokens that did not move are taken."""
+    """The attention of blocks with these tokens, and their rotations. backend: of `attention_plan`; before: rotations
+    of the layer before, which tokens that did not move keep."""
     at = tokens.positions
     head_dim = config.head_dim or config.width // config.heads
     waves = _waves(config.heads, head_dim, at.device, at.dtype)

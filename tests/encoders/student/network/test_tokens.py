@@ -190,6 +190,39 @@ def test_masked_patches_have_the_given_embedding():
     assert student.objectives["own"].mask.grad.any()
 
 
+def clips_of(student, frames):
+    """Outputs of clips with these numbers of frames of 2 x 3 patches, packed, and their frames."""
+    generator = torch.Generator().manual_seed(2)
+    clips = [torch.randint(0, 256, (count, 6, 48), dtype=torch.uint8, generator=generator) for count in frames]
+    packed = student(torch.cat([clip.flatten(0, 1) for clip in clips]), [(2, 3)] * sum(frames), frames=frames)
+    return packed, clips
+
+
+def test_tubelets_are_tokens_of_several_frames():
+    student = student_of(tubelet=2)
+    assert student.backbone.embed.in_features == 2 * 48
+    packed, clips = clips_of(student, [4, 1, 3])
+    assert packed.summary.shape == (3, 16) and packed.lengths == [12, 6, 12] and packed.reduced
+
+    def alone(clip):
+        return student(clip.flatten(0, 1), [(2, 3)] * len(clip), frames=[len(clip)])
+
+    expected = torch.cat([alone(clip).tokens for clip in clips])
+    assert torch.allclose(packed.tokens, expected, atol=1e-12)
+    image, short = clips[1], clips[2]
+    assert torch.equal(alone(image).summary, alone(image.repeat(2, 1, 1)).summary)
+    assert torch.equal(alone(image).summary, student(image[0], [(2, 3)]).summary)
+    assert torch.equal(alone(short).summary, alone(short[[0, 1, 2, 2]]).summary)
+    assert not torch.allclose(alone(clips[0]).summary, alone(clips[0].flip(0)).summary)  # time has an order
+    plain = student_of()
+    assert torch.equal(clips_of(plain, [4, 1])[0].patches, plain(*flat([4, 1])).patches)
+
+
+def flat(frames):
+    _, clips = clips_of(student_of(), frames)
+    return torch.cat([clip.flatten(0, 1) for clip in clips]), [(2, 3)] * sum(frames)
+
+
 def test_numbers_of_tokens_are_those_of_the_papers():
     evit, tome = Reduction(keep=0.7, layers=spread_layers(12)), Reduction(merge=13)
     assert spread_layers(12) == (4, 7, 10) and spread_layers(2) == (1, 2)
