@@ -286,7 +286,7 @@ def test_what_passes_the_student_counts_as_flops(values):
         ({"student": {"keep": 0.0}}, r"student\.keep: 0\.0: input should be greater than 0"),
         ({"student": {"keep": 0.5, "keep_layers": [3]}}, "keep_layers: 3 is beyond the last layer, 2"),
         ({"objectives": [SLIP]}, r"slip needs data\.augment, for a second crop of each image; set it"),
-        ({"student": {"tubelet": 2}}, "features needs the output of each patch, which student.keep, merge and tubelet do"),
+        ({"student": {"tubelet": 2}}, "features needs the output of each patch, which student.keep, merge and tub"),
         (
             {"teachers": [], "objectives": [SLIP], "student": {"tubelet": 2}},
             r"slip compares frames, of which student\.tubelet makes one clip; remove one",
