@@ -52,7 +52,7 @@ class Seen:
 
     drawn: Drawn
     output: VitOutput
-    """Of each image, and each frame of a clip."""
+    """For each image, and for each frame of a clip."""
 
     @property
     def hidden(self) -> Tensor:
@@ -214,7 +214,7 @@ class Outputs:
 
     @cached_property
     def _frame_pairs(self) -> tuple[Tensor, Tensor]:
-        """Two frames of each sample (B,), as places among all pictures; an image twice."""
+        """Two frames of each sample (B,), as places in `pictures`; an image twice."""
         frames = self.batch.frames
         pairs = [frame_pair(int(rank), count) for rank, count in zip(self.micro.draws, frames, strict=True)]
         starts = torch.tensor([0, *frames], dtype=torch.int64).cumsum(0)[:-1]
@@ -247,7 +247,7 @@ class Outputs:
 
 
 def _masks(drawn: Mapping[View, Drawn], device: torch.device) -> dict[str, Tensor]:
-    """Of each view that masks patches, by its objective's module: which of the patches that pass are masked (N,)."""
+    """Which of the patches that pass are masked (N,), for each view with `masked`, by its objective's module."""
     masks, start = {}, 0
     total = sum(len(own.patches) for own in drawn.values())
     for view, own in drawn.items():
@@ -260,7 +260,7 @@ def _masks(drawn: Mapping[View, Drawn], device: torch.device) -> dict[str, Tenso
 
 
 def _split(output: VitOutput, counts: Sequence[int]) -> list[VitOutput]:
-    """The outputs of consecutive pictures; counts: number of pictures of each part."""
+    """Parts of the outputs; counts: number of images and frames in each part."""
     ends = np.cumsum([0, *counts]).tolist()
     lengths = [output.lengths[start:end] for start, end in pairwise(ends)]
     parts = zip(

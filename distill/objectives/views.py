@@ -61,18 +61,18 @@ WHOLE, SECOND = View(), View(second=True)
 
 @dataclass(frozen=True)
 class Drawn:
-    """A view of a batch, before it passes the student. A picture is an image or a frame of a clip."""
+    """A view of a batch, before it passes the student. Its frames are images, and those of clips."""
 
     samples: NDArray[np.int64]
-    """(V,): samples of the batch that have this view, in their order."""
+    """(V,): samples of the batch that have this view, in order."""
     patches: NDArray[np.uint8]
     """(N, patch * patch * 3): those that pass the student."""
     grids: list[tuple[int, int]]
-    """(rows, columns) of each picture."""
+    """(rows, columns) of each frame."""
     places: list[NDArray[np.int64]]
-    """Places of the patches that pass, of each picture, in its grid."""
+    """Places in its grid of the patches that pass, for each frame."""
     hidden: NDArray[np.bool_]
-    """(N',): which patches of the pictures are hidden."""
+    """(N',): which patches of the samples are hidden."""
     lengths: list[int]
     """Patches of each of these samples, N' in total."""
 
@@ -115,7 +115,7 @@ def _visible(view: View, image: PatchedImage, rank: np.uint64) -> NDArray[np.int
 
 
 def frame_pair(rank: int, frames: int) -> tuple[int, int]:
-    """Two different frames of a clip, in order, for a uniform 64-bit number; of an image twice the only one."""
+    """Two different frames of a clip, in order, for a uniform 64-bit number; twice the image for an image."""
     if frames == 1:
         return 0, 0
     first, second = rank % frames, rank // frames % (frames - 1)

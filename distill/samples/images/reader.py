@@ -63,7 +63,7 @@ class PatchedImage:
     """Augmented at random, so that the teachers' features for it must not be reused."""
     frames: int = 1
     epoch: int = 0
-    """Of its source, in which it was drawn."""
+    """The epoch in which its source gave it."""
     second: PatchedImage | None = None
     """Another random crop of an image."""
 

@@ -42,7 +42,7 @@ ENTRIES = [
     {"objective": "distill.objectives.denoising:Denoising"},
     {"objective": "distill.objectives.slip:Slip", "hidden": 8, "embed": 4},
 ]
-"""Objectives of the package that no other test has in a recipe of its own, and one from outside."""
+"""Objectives of the package, and one from outside."""
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_masking_pulls_masked_patches_to_their_unmasked_twins_only(values):
     assert torch.allclose(plain.patches, outputs.pictures.patches, atol=1e-12)
 
 
-def test_denoising_restores_a_summary_that_is_no_part_of_the_gradient(values):
+def test_denoising_restores_a_summary_without_a_gradient_into_the_target(values):
     context = context_of(values, DENOISING)
     outputs, student = outputs_of(context, [0, 1, 2])
     [denoising] = context.recipe.objectives

@@ -130,7 +130,7 @@ def reducer(reduction: Reduction, layer: int, tokens: TokenSet) -> Reduce | None
 def keep_attended(
     x_NC: Tensor, q_NHD: Tensor, k_NHD: Tensor, *, tokens: TokenSet, kept: list[int], left: list[int]
 ) -> tuple[Tensor, TokenSet]:
-    """EViT: the `kept` patches of each image to which its CLS attends most, in their order, and as the last token the
+    """EViT: the `kept` patches of each image to which its CLS attends most, in order, and as the last token the
     sum of the others, each times its attention. The attention is the mean over heads."""
     rows, prefix = _Rows(tokens.lengths, x_NC.device), tokens.prefix
     attention_IL = _cls_attention(q_NHD, k_NHD, tokens, rows)
