@@ -153,7 +153,7 @@ def _recipe_of_model(config: ModelConfig) -> Recipe:
     source = {"dataset": "none", "max_tokens": tokens, "texts": {"txt": 1.0}}
     values = {
         "name": config.name,
-        "data": {"sources": [source], "sequence_tokens": tokens + 1 + config.student.registers},
+        "data": {"sources": [source], "sequence_tokens": tokens + config.student.prefix},
         "student": config.student.model_dump(mode="json"),
         "teachers": [{"encoder": "descriptor", "name": teacher.name} for teacher in config.teachers],
         "contrastive": {} if config.student.text is not None else None,

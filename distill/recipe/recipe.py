@@ -90,7 +90,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Recipe:
-        longest = self.data.max_tokens + 1 + self.student.registers
+        longest = self.data.max_tokens + self.student.prefix
         if self.data.sequence_tokens < longest:
             raise ValueError(
                 f"data.sequence_tokens {self.data.sequence_tokens} is less than the tokens of the largest image, "

@@ -137,7 +137,7 @@ class Trainer:
         """
         world, recipe = self.context.world, self.context.recipe
         patches = [rows * columns for image in share.images for rows, columns in [image.grid] * image.frames]
-        prefix = 1 + recipe.student.registers
+        prefix = recipe.student.prefix
         counts = [len(share.images), len(share.skipped), sum(patches), len(patches)]
         numbers = world.numbers([*counts, self.cost.flops(patches, prefix), stop])
         images, skipped, image_tokens, pictures, flops, stops = numbers
@@ -193,13 +193,14 @@ class Trainer:
         return {**sums, "gradient_norm": norm, **load}
 
     def _balance(self) -> dict[str, float]:
-        """Loss-free balancing over the global batch. Returns the maximum load of an expert, relative to the mean."""
+        """Loss-free balancing over the global batch. Returns the maximum load of an expert, relative to its group's."""
         counts = self.student.backbone.expert_counts()
         if counts is None:
             return {}
         counts = self.context.world.sum(counts)
         self.student.backbone.balance(counts)
-        load = counts.double().amax(1) / counts.double().mean(1).clamp(min=1.0)
+        counts = counts.double()
+        load = counts / self.student.backbone.moes()[0].means(counts).clamp(min=1.0)
         return {"expert_load": float(load.max())}
 
     def _check_finite(self, values: dict[str, float]) -> None:

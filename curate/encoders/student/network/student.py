@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from curate.encoders.student.config import HeadConfig, StudentConfig
@@ -66,8 +68,9 @@ class Student(nn.Module):
             self.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP, Sec. 3.2
         self.objectives = nn.ModuleDict()
 
-    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
-        output: VitOutput = self.backbone(patches, grids)
+    def forward(self, patches: Tensor, grids: Sequence[Grid], draws: NDArray[np.uint64] | None = None) -> VitOutput:
+        """draws: see `VisionTransformer.forward`."""
+        output: VitOutput = self.backbone(patches, grids, draws=draws)
         return output
 
 

@@ -1,30 +1,36 @@
-"""The backbone: a vision transformer on packed images. RMSNorm, qk-norm, SwiGLU (dense, or a mixture of experts),
-Golden RoPE, CLS and registers; the patch embedding alone has a bias."""
+"""The backbone: a vision transformer on packed images.
+
+By default AMoE's: RMSNorm, qk-norm, SwiGLU (dense, or a mixture of experts), Golden RoPE, class token and registers;
+the patch embedding alone has a bias. `StudentConfig` has the options that make it a CLIP's or PE's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import rms_norm
 from torch.utils.checkpoint import checkpoint
 
-from curate.encoders.student.config import StudentConfig
+from curate.encoders.student.config import HALF, StudentConfig
 from curate.encoders.student.network.attention import Plan, attention_plan
+from curate.encoders.student.network.layers import kept_branches, mlp_of, norm_of
 from curate.encoders.student.network.moe import Moe, recomputation
-from curate.encoders.student.network.rope import Grid, directions, positions, rotate, rotations
+from curate.encoders.student.network.pooler import attention_pool
+from curate.encoders.student.network.rope import Grid, axes, directions, positions, resized, rotate, rotations
 
 
 @dataclass
 class VitOutput:
     summary: Tensor
-    """CLS (images, width)."""
+    """Class token, or what `pool` makes of the tokens (images, width)."""
     registers: Tensor
     """(images, registers, width)."""
     patches: Tensor
@@ -34,34 +40,27 @@ class VitOutput:
 class Attention(nn.Module):
     """The projections before and after an attention plan."""
 
-    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+    def __init__(self, config: StudentConfig) -> None:
         super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * heads * head_dim, bias=False)
-        self.q_norm, self.k_norm = nn.RMSNorm(head_dim), nn.RMSNorm(head_dim)
-        self.out = nn.Linear(heads * head_dim, width, bias=False)
+        width, heads, head_dim = config.width, config.heads, config.attention_dim
+        self.heads, self.qk_norm = heads, config.qk_norm
+        self.qkv = nn.Linear(width, 3 * heads * head_dim, bias=config.bias)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = nn.RMSNorm(head_dim), nn.RMSNorm(head_dim)
+        self.out = nn.Linear(heads * head_dim, width, bias=config.bias)
 
-    def project(self, x_NC: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x_NC: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v (tokens, heads, head_dim); q and k normalised and rotated."""
         qkv = self.qkv(x_NC).unflatten(1, (3, self.heads, -1))
-        scale = torch.stack([self.q_norm.weight, self.k_norm.weight])[:, None]
         wide = torch.promote_types(qkv.dtype, torch.float32)
-        qk = rms_norm(qkv[:, :2].to(wide), scale.shape[-1:]) * scale
-        q, k = rotate(qk, rotation[:, None]).to(qkv.dtype).unbind(1)
+        qk = qkv[:, :2].to(wide)
+        if self.qk_norm:
+            scale = torch.stack([self.q_norm.weight, self.k_norm.weight])[:, None]
+            qk = rms_norm(qk, scale.shape[-1:]) * scale
+        if rotation is not None:
+            qk = rotate(qk, rotation[:, None])
+        q, k = qk.to(qkv.dtype).unbind(1)
         return q, k, qkv[:, 2]
-
-
-class SwiGLU(nn.Module):
-    """Shazeer 2020, Eq. 6."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(silu(gate) * up)
 
 
 class Block(nn.Module):
@@ -70,25 +69,37 @@ class Block(nn.Module):
     def __init__(self, config: StudentConfig) -> None:
         super().__init__()
         width = config.width
-        self.attention_norm = nn.RMSNorm(width)
-        self.attention = Attention(width, config.heads, config.head_dim or width // config.heads)
-        self.mlp_norm = nn.RMSNorm(width)
-        hidden = max(8, round(width * config.mlp_ratio / 8) * 8)
-        self.mlp = SwiGLU(width, hidden) if config.moe is None else Moe(width, config.moe)
+        self.attention_norm = norm_of(config.norm, width)
+        self.attention = Attention(config)
+        self.mlp_norm = norm_of(config.norm, width)
+        self.mlp = (
+            mlp_of(config.mlp, width, config.mlp_hidden, config.bias) if config.moe is None else Moe(width, config.moe)
+        )
+        self.scaled = config.layer_scale is not None
+        if config.layer_scale is not None:
+            self.attention_scale = nn.Parameter(torch.full((width,), config.layer_scale))
+            self.mlp_scale = nn.Parameter(torch.full((width,), config.layer_scale))
 
-    def forward(self, x_NC: Tensor, rotation: Tensor, plan: Plan) -> Tensor:
-        return self.after(x_NC, plan(*self.before(x_NC, rotation)))
+    def forward(self, x_NC: Tensor, rotation: Tensor | None, plan: Plan, kept_N2: Tensor | None = None) -> Tensor:
+        """kept: factors of the two branches for each token, see `kept_branches`."""
+        return self.after(x_NC, plan(*self.before(x_NC, rotation)), kept_N2)
 
-    def before(self, x_NC: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def before(self, x_NC: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         return self.attention.project(self.attention_norm(x_NC), rotation)
 
-    def after(self, x_NC: Tensor, mixed_NHD: Tensor) -> Tensor:
-        x_NC = x_NC + self.attention.out(mixed_NHD.flatten(1))
-        return x_NC + self.mlp(self.mlp_norm(x_NC))
+    def after(self, x_NC: Tensor, mixed_NHD: Tensor, kept_N2: Tensor | None = None) -> Tensor:
+        attended = self.attention.out(mixed_NHD.flatten(1))
+        if self.scaled:
+            attended = attended * self.attention_scale
+        x_NC = x_NC + (attended if kept_N2 is None else attended * kept_N2[:, :1])
+        added = self.mlp(self.mlp_norm(x_NC))
+        if self.scaled:
+            added = added * self.mlp_scale
+        return x_NC + (added if kept_N2 is None else added * kept_N2[:, 1:])
 
 
 class Layout:
-    """Positions of prefixes (CLS and registers) and patches among the tokens of all images; built once per forward.
+    """Positions of prefixes (class token and registers) and patches among the tokens of all images; built once per forward.
 
     The tokens of an image are its prefix and then its patches.
     """
@@ -115,6 +126,11 @@ class Layout:
         prefixes = tokens_NC.index_select(0, self._prefix)
         return prefixes.view(self._images, self._length, tokens_NC.shape[-1]), tokens_NC.index_select(0, self._patches)
 
+    def spread(self, values: Tensor) -> Tensor:
+        """Values of each image (images, …) -> of each of its tokens (tokens, …)."""
+        counts = torch.tensor(self.lengths, dtype=torch.int64, device=values.device)
+        return values.repeat_interleave(counts, dim=0, output_size=sum(self.lengths))
+
 
 class VisionTransformer(nn.Module):
     """forward(patches (tokens, patch * patch * 3) of 8 bits, grid of each image) -> VitOutput. Takes 0 images too."""
@@ -126,30 +142,78 @@ class VisionTransformer(nn.Module):
         """Backend of `attention_plan`."""
         self.checkpointing = False
         """Recompute the activations of blocks in the backward pass: less memory, the same gradients to the bit."""
-        self.embed = nn.Linear(config.patch**2 * 3, config.width)
-        self.prefix = nn.Parameter(torch.empty(1 + config.registers, config.width))
+        self.embed = nn.Linear(config.patch**2 * 3, config.width, bias=not config.pre_norm)
+        self.prefix = nn.Parameter(torch.empty(config.prefix, config.width))
+        if config.position_grid is not None:
+            places = int(config.class_token) + config.position_grid**2
+            self.positions = nn.Parameter(torch.empty(places, config.width))
+        self.pre_norm = norm_of(config.norm, config.width) if config.pre_norm else nn.Identity()
         self.blocks = cast(Sequence[Block], nn.ModuleList(Block(config) for _ in range(config.depth)))
-        self.norm = nn.RMSNorm(config.width)
+        self.norm = norm_of(config.norm, config.width)
+        if config.pool == "attention":
+            self.pool = attention_pool(config.width, config.pool_heads, partial(norm_of, config.norm))
         self.apply(_initialise)
         for moe in self.moes():
             moe.initialise()
         nn.init.normal_(self.prefix, std=0.02)
+        if config.absolute:
+            nn.init.normal_(self.positions, std=0.02)
 
-    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
-        device, dtype, prefix = self.prefix.device, self.prefix.dtype, len(self.prefix)
-        layout = Layout([rows * columns for rows, columns in grids], prefix, device)
+    def forward(self, patches: Tensor, grids: Sequence[Grid], draws: NDArray[np.uint64] | None = None) -> VitOutput:
+        """draws: in training, a number of each image that decides which branches it skips (`drop_path`)."""
+        config, device, dtype = self.config, self.prefix.device, self.prefix.dtype
+        layout = Layout([rows * columns for rows, columns in grids], len(self.prefix), device)
         plan = attention_plan(layout.lengths, device, self.attention)
-        position = positions(grids, prefix).to(device, torch.promote_types(dtype, torch.float32))
-        head_dim = self.config.head_dim or self.config.width // self.config.heads
-        rotation = rotations(_waves(self.config.heads, head_dim, position.device, position.dtype), position)
-        x = layout.join(self.prefix, self.embed(patches.to(dtype) / 127.5 - 1.0).to(dtype))
-        for block in self.blocks:
+        rotation, kept = self.rotation(grids), None
+        if draws is not None and config.drop_path:
+            kept = kept_branches(draws, config.drop_path, config.depth).to(device, dtype)
+        x = self.pre_norm(self.tokens(patches, grids, layout))
+        for number, block in enumerate(self.blocks):
+            own = None if kept is None else layout.spread(kept[number])
             if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotation, plan, use_reentrant=False, context_fn=_contexts)
+                x = checkpoint(block, x, rotation, plan, own, use_reentrant=False, context_fn=_contexts)
             else:
-                x = block(x, rotation, plan)
-        first, rest = layout.split(self.norm(x))
-        return VitOutput(summary=first[:, 0], registers=first[:, 1:], patches=rest)
+                x = block(x, rotation, plan, own)
+        x = self.norm(x)
+        first, rest = layout.split(x)
+        return VitOutput(self.summary(x, first, rest, layout), first[:, int(config.class_token) :], rest)
+
+    def tokens(self, patches: Tensor, grids: Sequence[Grid], layout: Layout) -> Tensor:
+        """The embedded patches with their learned positions, and the prefix of each image (tokens, C)."""
+        dtype, prefix = self.prefix.dtype, self.prefix
+        embedded = self.embed(self.pixels(patches.to(dtype))).to(dtype)
+        if self.config.absolute:
+            own = int(self.config.class_token)
+            embedded = embedded + resized(self.positions[own:], grids)
+            prefix = torch.cat([prefix[:own] + self.positions[:own], prefix[own:]])
+        return layout.join(prefix, embedded)
+
+    def pixels(self, patches: Tensor) -> Tensor:
+        """Bytes -> values that the student was trained on."""
+        config = self.config
+        if (config.pixel_mean, config.pixel_std) == (HALF, HALF):
+            return patches / 127.5 - 1.0
+        mean, std = (patches.new_tensor(values) for values in (config.pixel_mean, config.pixel_std))
+        return ((patches / 255).unflatten(-1, (-1, 3)) - mean).div(std).flatten(-2)
+
+    def rotation(self, grids: Sequence[Grid]) -> Tensor | None:
+        """See `rotations`; of each token, (tokens, 1, …) if all heads share it; None without rotary positions."""
+        config, dtype = self.config, torch.promote_types(self.prefix.dtype, torch.float32)
+        if config.positions == "absolute":
+            return None
+        first = int(config.class_token) if config.axial else None
+        position = positions(grids, config.prefix, first).to(self.prefix.device, dtype)
+        return rotations(_waves(config.axial, config.heads, config.attention_dim, position.device, dtype), position)
+
+    def summary(self, x_NC: Tensor, prefixes_BPC: Tensor, patches_NC: Tensor, layout: Layout) -> Tensor:
+        """(images, C)."""
+        if self.config.pool == "cls":
+            return prefixes_BPC[:, 0]
+        if self.config.pool == "attention":
+            pooled: Tensor = self.pool(x_NC, layout.lengths)
+            return pooled
+        lengths = torch.tensor(layout.lengths, dtype=torch.int64, device=x_NC.device) - prefixes_BPC.shape[1]
+        return torch.segment_reduce(patches_NC, "mean", lengths=lengths, axis=0)
 
     def moes(self) -> list[Moe]:
         """The mixtures of experts, from the first block to the last."""
@@ -170,8 +234,8 @@ class VisionTransformer(nn.Module):
 
 
 @lru_cache(maxsize=16)
-def _waves(heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return directions(heads, head_dim).to(device, dtype)
+def _waves(axial: bool, heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return (axes(head_dim) if axial else directions(heads, head_dim)).to(device, dtype)
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
