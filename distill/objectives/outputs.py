@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from curate.encoders.student.network.student import Head, Student
@@ -32,9 +34,11 @@ class MicroBatch:
     targets: Mapping[str, Target]
     """Teachers' features by label, not standardised."""
     tokens: Tensor | None = None
-    """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image."""
+    """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image; or vectors (B, L) of the texts."""
     groups: Tensor | None = None
     """(B, T + 1): an image and a text whose samples share a number are not negatives of each other, see `same`."""
+    draws: NDArray[np.uint64] | None = None
+    """A uniform number of each image, and of each frame of a clip, which decides what the student drops of it."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class Outputs:
     @classmethod
     def of(cls, student: Student, micro: MicroBatch, spaces: Mapping[str, TeacherSpace]) -> Outputs:
         """Run the student on the images."""
-        pictures = student(micro.batch.tensor(student.backbone.prefix.device), micro.batch.grids)
+        pictures = student(micro.batch.tensor(student.backbone.prefix.device), micro.batch.grids, draws=micro.draws)
         return cls(student, micro, spaces, pictures)
 
     @cached_property

@@ -84,6 +84,11 @@ class Recipe(Section):
         return Needs.of(self.every_objective)
 
     @property
+    def reads_text(self) -> bool:
+        """Whether the texts of the samples are read, as opposed to vectors of them."""
+        return self.needs.text and (self.student.text is None or self.student.text.tokenizes)
+
+    @property
     def steps(self) -> int:
         """Steps of all stages."""
         return sum(stage.train.steps for stage in self.staged())
@@ -112,10 +117,14 @@ class Recipe(Section):
         if not any(item.trains for item in objectives):
             raise ValueError("no training objective: every loss of every teacher has weight 0; set a weight above 0")
         for item in objectives:
-            if item.needs().text and not all(source.texts for source in self.data.sources):
+            if item.needs().text and self.reads_text and not all(source.texts for source in self.data.sources):
                 raise ValueError(
                     f"{item.label} requires texts; set `texts` of every one of data.sources, as in {{txt: 1}}"
                 )
+        if self.needs.text and not self.reads_text and self.data.paired:
+            raise ValueError(
+                "data.sources: text_pair, but student.text reads the vectors of a column; remove one of them"
+            )
         return self
 
     @model_validator(mode="after")

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from curate.core.errors import CurateError, InputError, RecipeError
 from curate.encoders.student.model_folder import TOKENIZER
-from curate.encoders.student.tokenizer import Tokenizer
+from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
 from distill.context import StageContext
 from distill.parallel import World
 from distill.recipe import Recipe
@@ -147,8 +147,8 @@ class TrainingRun:
         context = StageContext.of(
             self.stages[stage], self.mixtures[stage], self.world, tokenizer=tokenizer, models=models
         )
-        if self.recipe.student.text is not None and tokenizer is None:
-            context.tokenizer = self._tokenizer(context)
+        if tokenizer is None:
+            context.tokenizer = known_tokenizer(self.recipe.student.text, lambda: self._tokenizer(context))
         return context
 
     def _tokenizer(self, context: StageContext) -> Tokenizer:

@@ -35,7 +35,9 @@ class MoeConfig(Section):
         if self.active > self.experts:
             raise ValueError(f"active {self.active} is more than the {self.experts} experts; lower active")
         if self.shared_active > self.shared or bool(self.shared) != bool(self.shared_active):
-            raise ValueError(f"shared_active {self.shared_active} of {self.shared} shared experts; set 1 to shared of them")
+            raise ValueError(
+                f"shared_active {self.shared_active} of {self.shared} shared experts; set 1 to shared of them"
+            )
         if self.hidden % 8:
             raise ValueError(f"hidden {self.hidden} is not a multiple of 8, as grouped matrix products require")
         return self
@@ -146,7 +148,9 @@ class StudentConfig(Section):
         if self.moe is not None and self.width % 8:
             raise ValueError(f"width {self.width} is not a multiple of 8, as grouped matrix products require")
         if self.pool == "attention" and self.width % self.pool_heads:
-            raise ValueError(f"width {self.width} is not a multiple of pool_heads ({self.pool_heads}); choose one that is")
+            raise ValueError(
+                f"width {self.width} is not a multiple of pool_heads ({self.pool_heads}); choose one that is"
+            )
         return self
 
     @model_validator(mode="after")

@@ -27,6 +27,7 @@ from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS, MemberReader
 from distill.samples.sources.mixture import Mixture, as_mixture
+from distill.samples.text_vectors import TextVectors
 from distill.samples.texts import Found, Texts
 
 _ENLARGE = 1 << 16
@@ -64,6 +65,10 @@ class PatchedImage:
     frames: int = 1
     pair: tuple[int, int] = (0, 0)
     """Two frames of a clip, drawn for it."""
+    epoch: int | None = None
+    """Epoch of its source that it was drawn in, from which its other draws follow."""
+    vector: NDArray[np.float32] | None = None
+    """The vector of its text, see `TextVectors`."""
 
     def pictures(self) -> list[PatchedImage]:
         """Each frame as an image; an image itself."""
@@ -130,12 +135,13 @@ class ImageReader:
         augment: Augment | None = None,
         reads_text: bool = True,
         needs_text: bool = False,
+        vectors: TextVectors | None = None,
         whole: bool = False,
         enlarge: bool = False,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; reads_text: read texts if a source names them; needs_text: skip an image
-        without text as `no_text`; whole: never decode JPEGs at a reduced size, which is the default with teachers;
+        without text as `no_text`; vectors: of texts; an image without one is skipped as `no_text` too; whole: never decode JPEGs at a reduced size, which is the default with teachers;
         enlarge: scale smaller images up to the limit."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
@@ -147,6 +153,7 @@ class ImageReader:
         limits = [recipe.sizes if max_tokens is None else {max_tokens: 1.0} for recipe in mixture.recipes]
         self.patch_counts = PatchCounts(mixture, draws, patch=patch, limits=limits)
         self._teachers = teachers if teachers is not None and teachers.prepares else None
+        self._vectors = vectors
         self._whole = whole or self._teachers is not None
         self._enlarge = enlarge
         self._allowance, self._augment = allowance or CacheBudget(0), augment
@@ -163,6 +170,7 @@ class ImageReader:
         """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
         try:
             texts = self._texts(row, epoch)
+            vector = None if self._vectors is None else self._vectors.of_row(row)
             if self._augment is None or epoch is None:
                 image = self._plain(row, self.patch_counts.limit_of(row, epoch))
             else:
@@ -174,6 +182,7 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
+        image.epoch, image.vector = epoch, vector
         if image.frames > 1:
             image.pair = _pair(int(self._draws.ranks(PAIR, row, epoch or 0)[0]), image.frames)
         return image

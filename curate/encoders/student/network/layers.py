@@ -11,9 +11,8 @@ from torch.nn.functional import gelu, silu
 from curate.core.hashing import ranks_of_words
 
 
-def norm_of(kind: str, width: int) -> nn.Module:
-    """rms or layer, whose epsilon is 1e-5, as CLIP's and PE's."""
-    return nn.RMSNorm(width) if kind == "rms" else nn.LayerNorm(width)
+NORMS: dict[str, type[nn.RMSNorm | nn.LayerNorm]] = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
+"""A LayerNorm's epsilon is 1e-5, as CLIP's and PE's."""
 
 
 def mlp_of(kind: str, width: int, hidden: int, bias: bool) -> nn.Module:

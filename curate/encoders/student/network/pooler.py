@@ -7,7 +7,7 @@ it to the patches; its weights belong to the teacher, never change, and are not 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from curate.encoders.student.network.attention import runs
+from curate.encoders.student.network.layers import NORMS
 
 
 class PackedPooler(nn.Module):
@@ -60,11 +61,11 @@ class FrozenPooler(PackedPooler):
         return super().train(False)
 
 
-def attention_pool(width: int, heads: int, norm: Callable[[int], nn.Module]) -> PackedPooler:
+def attention_pool(width: int, heads: int, norm: str) -> PackedPooler:
     """The student's own: a learned query, and an MLP of 4 x width with a residual connection (PE, Sec. 2.1)."""
     from timm.layers.attention_pool import AttentionPoolLatent
 
-    layers: dict[str, Any] = {"norm_layer": norm}  # timm takes any callable, but declares types
+    layers: dict[str, Any] = {"norm_layer": NORMS[norm]}  # timm takes any callable, but declares types
     return PackedPooler(AttentionPoolLatent(width, num_heads=heads, mlp_ratio=4.0, **layers))
 
 

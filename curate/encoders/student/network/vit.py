@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import cast
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from curate.encoders.student.config import HALF, StudentConfig
 from curate.encoders.student.network.attention import Plan, attention_plan
-from curate.encoders.student.network.layers import kept_branches, mlp_of, norm_of
+from curate.encoders.student.network.layers import NORMS, kept_branches, mlp_of
 from curate.encoders.student.network.moe import Moe, recomputation
 from curate.encoders.student.network.pooler import attention_pool
 from curate.encoders.student.network.rope import Grid, axes, directions, positions, resized, rotate, rotations
@@ -69,9 +69,9 @@ class Block(nn.Module):
     def __init__(self, config: StudentConfig) -> None:
         super().__init__()
         width = config.width
-        self.attention_norm = norm_of(config.norm, width)
+        self.attention_norm = NORMS[config.norm](width)
         self.attention = Attention(config)
-        self.mlp_norm = norm_of(config.norm, width)
+        self.mlp_norm = NORMS[config.norm](width)
         self.mlp = (
             mlp_of(config.mlp, width, config.mlp_hidden, config.bias) if config.moe is None else Moe(width, config.moe)
         )
@@ -99,7 +99,7 @@ class Block(nn.Module):
 
 
 class Layout:
-    """Positions of prefixes (class token and registers) and patches among the tokens of all images; built once per forward.
+    """Positions of prefixes (class token, registers) and patches among the tokens of all images; built once per forward.
 
     The tokens of an image are its prefix and then its patches.
     """
@@ -135,6 +135,9 @@ class Layout:
 class VisionTransformer(nn.Module):
     """forward(patches (tokens, patch * patch * 3) of 8 bits, grid of each image) -> VitOutput. Takes 0 images too."""
 
+    prefix: Tensor
+    """The class token, if any, and the registers (P, width)."""
+
     def __init__(self, config: StudentConfig) -> None:
         super().__init__()
         self.config = config
@@ -143,15 +146,19 @@ class VisionTransformer(nn.Module):
         self.checkpointing = False
         """Recompute the activations of blocks in the backward pass: less memory, the same gradients to the bit."""
         self.embed = nn.Linear(config.patch**2 * 3, config.width, bias=not config.pre_norm)
-        self.prefix = nn.Parameter(torch.empty(config.prefix, config.width))
+        prefix = torch.empty(config.prefix, config.width)
+        if config.prefix:
+            self.prefix = nn.Parameter(prefix)
+        else:
+            self.register_buffer("prefix", prefix, persistent=False)  # an empty weight has no use
         if config.position_grid is not None:
             places = int(config.class_token) + config.position_grid**2
             self.positions = nn.Parameter(torch.empty(places, config.width))
-        self.pre_norm = norm_of(config.norm, config.width) if config.pre_norm else nn.Identity()
+        self.pre_norm = NORMS[config.norm](config.width) if config.pre_norm else nn.Identity()
         self.blocks = cast(Sequence[Block], nn.ModuleList(Block(config) for _ in range(config.depth)))
-        self.norm = norm_of(config.norm, config.width)
+        self.norm = NORMS[config.norm](config.width)
         if config.pool == "attention":
-            self.pool = attention_pool(config.width, config.pool_heads, partial(norm_of, config.norm))
+            self.pool = attention_pool(config.width, config.pool_heads, config.norm)
         self.apply(_initialise)
         for moe in self.moes():
             moe.initialise()
