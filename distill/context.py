@@ -33,6 +33,7 @@ from distill.samples.sources.mixture import Mixture, as_mixture
 from distill.samples.text_vectors import TextVectors
 from distill.teachers import TargetStandardiser, Teachers, fit_standardisers
 from distill.teachers.feature_cache import open_caches
+from distill.training.initial import Taken, start_from
 
 _STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
 _TOKENIZER_SAMPLES = 200_000
@@ -69,6 +70,8 @@ class StageContext:
     """Mask (n,) of the rows that are held out."""
     tokenizer: AnyTokenizer | None = None
     """The text tower's tokenizer; CLIP's, or fitted, or read from the run's folder."""
+    initial: Taken | None = None
+    """What `new_student` has taken of the weights that the recipe starts from."""
 
     @classmethod
     def of(
@@ -107,10 +110,13 @@ class StageContext:
         )
         return cls(recipe, mixture, world, teachers, reader, held_out_rows(recipe, mixture), tokenizer)
 
-    def new_student(self) -> Student:
-        """The student before training; a recipe gives the same weights everywhere."""
+    def new_student(self, *, filled: bool = False) -> Student:
+        """The student before training; a recipe gives the same weights everywhere. filled: the caller replaces all of
+        them, so `init_from` is not read."""
         recipe = self.recipe
         student = new_student(recipe, self.teachers.heads(recipe))
+        if recipe.init_from is not None and not filled:
+            self.initial = start_from(recipe, student, self.tokenizer)
         student.backbone.attention = attention_backend(recipe.run.attention, self.world.device, recipe.train.precision)
         return student.to(self.world.device, _DTYPES[recipe.train.precision])
 
@@ -206,7 +212,7 @@ class StageContext:
         return draws.ranks(DROP_PATH, rows, epochs).repeat(batch.frames)
 
     def text_tokens(self, batch: Batch) -> Tensor:
-        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; of `tower: columns` vectors (B, L)."""
+        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; vectors (B, L) of a column."""
         text = self.recipe.student.text
         assert text is not None
         if not text.tokenizes:

@@ -86,7 +86,7 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, conso
         context = StageContext.of(recipe.staged()[-1], mixtures[-1], world, tokenizer=tokenizer)
         saved = world.from_first(lambda: last_checkpoint(run, fingerprint))
         assert saved is not None
-        student = context.new_student()
+        student = context.new_student(filled=True)
         saved.fill(student)
         key = evaluation_digest(recipe, fingerprint, saved.values["step"])
         return evaluate_student(context, student, load_standardisers(run) or [], run, key)

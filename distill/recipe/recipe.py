@@ -17,6 +17,7 @@ from distill.objectives import Needs, Objective
 from distill.objectives.contrastive import Contrastive
 from distill.recipe.data import DataRecipe
 from distill.recipe.evaluate import EvaluateRecipe
+from distill.recipe.init_from import InitFrom
 from distill.recipe.objectives import KEY, class_name, parsed
 from distill.recipe.run import RunRecipe
 from distill.recipe.teacher import TeacherRecipe
@@ -48,6 +49,8 @@ class Recipe(Section):
     contrastive: Contrastive | None = None
     objectives: Annotated[list[Annotated[Objective, BeforeValidator(parsed)]], Added()] = []
     """More objectives, each with `objective: package.module:Class` and the values of that class."""
+    init_from: Annotated[InitFrom | None, Added()] = None
+    """Weights that the first stage starts from, instead of random ones."""
     train: TrainRecipe
     stages: list[StageRecipe] = []
     """Stages run in turn, each with its own steps, schedule and data; empty: a single stage with `data` and `train`."""

@@ -23,8 +23,8 @@ class TextVectors:
             place = f"data.sources.{number}: {source.url}"
             if not source.has(column):
                 raise InputError(
-                    f"{place} has no column {column!r}, which student.text.column names; carry it into the dataset with "
-                    f"`columns` of pack"
+                    f"{place} has no column {column!r}, which student.text.column names; add it to `carry` "
+                    f"of pack.webdataset"
                 )
             for part in source.read(column):
                 self._vectors[start + np.flatnonzero(part.is_valid())] = _rows(part, width, f"{place}: {column!r}")

@@ -118,7 +118,7 @@ class Trainer:
         """The student to evaluate: unsharded, with the moving average's weights if there is one. A collective."""
         if self.ema is None and not sharded(self.student):
             return self.student
-        student = self.context.new_student()
+        student = self.context.new_student(filled=True)
         state = self.student.state_dict() if self.ema is None else self.ema.state(self.student)
         student.load_state_dict(full_state(state))
         return student

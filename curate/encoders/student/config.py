@@ -157,8 +157,8 @@ class StudentConfig(Section):
     def _agrees(self) -> StudentConfig:
         if self.axial and self.attention_dim % 4:
             raise ValueError(
-                f"positions: {self.positions!r} rotates pairs by row and by column, but a head of {self.attention_dim} is "
-                f"not a multiple of 4; choose another head_dim"
+                f"positions: {self.positions!r} rotates pairs by row and by column, but a head's width "
+                f"{self.attention_dim} is not a multiple of 4; choose another head_dim"
             )
         if self.absolute != (self.position_grid is not None):
             raise ValueError("positions: absolute requires position_grid, the side of its grid, and the reverse")

@@ -134,6 +134,10 @@ def _shaped(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
         rows = [part.reshape(-1, part.shape[-1]) for part in ordered]
         made[name] = torch.cat(rows if name == "backbone.prefix" else ordered)
     positions = made.get("backbone.positions")
-    if positions is not None and 0 in parts.get("backbone.prefix", {}) and math.isqrt(len(positions)) ** 2 == len(positions):
+    if (
+        positions is not None
+        and 0 in parts.get("backbone.prefix", {})
+        and math.isqrt(len(positions)) ** 2 == len(positions)
+    ):
         made["backbone.positions"] = torch.cat([torch.zeros_like(positions[:1]), positions])  # none of the class token
     return made

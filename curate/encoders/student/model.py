@@ -129,8 +129,8 @@ class DistilledModel(nn.Module):
         tower = self.student.text
         if tower is not None and not tower.config.tokenizes:
             raise CurateError(
-                f"model {self.config.name!r} compares images with vectors of the column {tower.config.column!r}, not with "
-                f"texts; call student.text(vectors)"
+                f"model {self.config.name!r} compares images with vectors of the column {tower.config.column!r}, not "
+                f"with texts; call student.text(vectors)"
             )
         if self.tokenizer is None or tower is None:
             raise CurateError(

@@ -141,8 +141,9 @@ class ImageReader:
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; reads_text: read texts if a source names them; needs_text: skip an image
-        without text as `no_text`; vectors: of texts; an image without one is skipped as `no_text` too; whole: never decode JPEGs at a reduced size, which is the default with teachers;
-        enlarge: scale smaller images up to the limit."""
+        without text as `no_text`; vectors: of texts; an image without one is skipped as `no_text` too; whole: never
+        decode JPEGs at a reduced size, which is the default with teachers; enlarge: scale smaller images up to the
+        limit."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
         self._reads_text, self._needs_text = reads_text, needs_text

@@ -10,7 +10,6 @@ from torch.nn.functional import gelu, silu
 
 from curate.core.hashing import ranks_of_words
 
-
 NORMS: dict[str, type[nn.RMSNorm | nn.LayerNorm]] = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
 """A LayerNorm's epsilon is 1e-5, as CLIP's and PE's."""
 

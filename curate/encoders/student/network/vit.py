@@ -99,7 +99,7 @@ class Block(nn.Module):
 
 
 class Layout:
-    """Positions of prefixes (class token, registers) and patches among the tokens of all images; built once per forward.
+    """Places of prefixes (class token, registers) and patches among the tokens of all images; built once per forward.
 
     The tokens of an image are its prefix and then its patches.
     """
