@@ -1,7 +1,7 @@
 """Recipes of training runs, as typed sections; `load_recipe` reads one from YAML.
 
-run (place and speed) · data (sources, sizes, packing) · student · teachers, contrastive, objectives · init_from, train ·
-stages · evaluate
+run (place and speed) · data (sources, sizes, packing) · student · teachers, contrastive, objectives · init_from ·
+train · stages · evaluate
 """
 
 from distill.recipe.data import AugmentRecipe, DataRecipe, SourceRecipe

@@ -220,7 +220,9 @@ class VisionTransformer(nn.Module):
             pooled: Tensor = self.pool(x_NC, layout.lengths)
             return pooled
         lengths = torch.tensor(layout.lengths, dtype=torch.int64, device=x_NC.device) - prefixes_BPC.shape[1]
-        return torch.segment_reduce(patches_NC, "mean", lengths=lengths, axis=0)
+        image = torch.arange(len(lengths), device=x_NC.device).repeat_interleave(lengths, output_size=len(patches_NC))
+        sums = patches_NC.new_zeros(len(lengths), patches_NC.shape[-1]).index_add(0, image, patches_NC)
+        return sums / lengths[:, None].to(sums)
 
     def moes(self) -> list[Moe]:
         """The mixtures of experts, from the first block to the last."""
