@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,13 @@ from distill.training.run_folder import RunFolder, is_run
 
 _LINES = 20
 _SAFE = ".safetensors"
+
+
+class MismatchError(InputError):
+    """Weights that do not fit the student: a line about them, then one for each weight."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass(frozen=True)
@@ -84,7 +92,8 @@ def start_from(recipe: Recipe, student: Student, tokenizer: AnyTokenizer | None)
         if name in given and given[name].shape != value.shape
     }
     missing = [name for name in own if name not in given]
-    unused = sorted(every.keys() - set(taken) - different.keys() - student.state_dict().keys())
+    shared = student.state_dict().keys() - own.keys()
+    unused = sorted(every.keys() - set(taken) - different.keys() - shared)
     found = Taken(settings.weights, taken, missing, different, unused)
     _check(found, {_part(name) for name in given}, strict=settings.strict)
     with torch.no_grad():
@@ -173,7 +182,9 @@ def _of_file(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == _SAFE:
             return load_file(path)
-        loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a pickle that it then refuses
+            loaded: Any = torch.load(path, map_location="cpu", weights_only=True)
         for name in ("state_dict", "model"):
             loaded = loaded.get(name, loaded)
         return {name: value for name, value in loaded.items() if isinstance(value, Tensor)}
@@ -221,7 +232,7 @@ def _short(digest: str | None) -> str:
 
 
 def _check(found: Taken, given: set[str], *, strict: bool) -> None:
-    if not found.taken:
+    if not found.taken and not found.different:
         raise InputError(
             f"init_from: {found.weights} has no weight of the student; its names: {_summary(found.unused)}"
         )
@@ -234,7 +245,7 @@ def _check(found: Taken, given: set[str], *, strict: bool) -> None:
     if lines:
         more = [f"… and {len(lines) - _LINES} more"] if len(lines) > _LINES else []
         told = "\n".join([*lines[:_LINES], *more])
-        raise InputError(
+        raise MismatchError(
             f"init_from: {found.weights} does not fit the student; change it, or set init_from.strict=false\n{told}"
         )
 

@@ -60,7 +60,9 @@ def test_perception_encoders_of_timm(class_token, grid):
     """With learned positions resized as PE resizes them, bilinearly."""
     sizes = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 8 * grid, "ref_feat_shape": (grid, grid)}
     offset = {"class_token": class_token, "rope_grid_offset": float(class_token)}
-    other: Any = drawn(timm.create_model("vit_pe_core_tiny_patch16_384", patch_size=8, num_classes=0, **sizes, **offset))
+    other: Any = drawn(
+        timm.create_model("vit_pe_core_tiny_patch16_384", patch_size=8, num_classes=0, **sizes, **offset)
+    )
     size = {"patch": 8, "width": 48, "depth": 2, "heads": 3, "position_grid": 4, "class_token": class_token}
     table = torch.randn(1, int(class_token) + 16, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     first, rest = table[:, : int(class_token)], table[:, int(class_token) :].transpose(1, 2).unflatten(2, (4, 4))
@@ -132,7 +134,9 @@ def test_perception_encoders_have_timms_weights(name, size):
         other = timm.create_model(name, num_classes=1024)
         text = TextConfig(tower="clip", vocabulary=49408, width=1024, depth=1, heads=16)
         student = Student(StudentConfig(**{**PE, **size}, text=text, embed=1024), [])
-        theirs = {key: value.shape for key, value in translated("timm", other.state_dict()).items() if key != "head.bias"}
+        theirs = {
+            key: value.shape for key, value in translated("timm", other.state_dict()).items() if key != "head.bias"
+        }
     own = {key: value.shape for key, value in student.state_dict().items() if key.startswith(("backbone", "project"))}
     assert own == theirs
     total = sum(item.numel() for item in (*student.backbone.parameters(), *student.project.parameters()))

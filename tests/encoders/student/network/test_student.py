@@ -96,7 +96,11 @@ def test_no_image_gives_no_output_and_zero_gradients(student):
     """A rank without images forwards none, so that all ranks take part in every collective."""
     output = student(torch.zeros(0, 48, dtype=torch.uint8), [])
     registers = student.backbone.config.registers
-    assert (output.summary.shape, output.patches.shape, output.registers.shape) == ((0, 16), (0, 16), (0, registers, 16))
+    assert (output.summary.shape, output.patches.shape, output.registers.shape) == (
+        (0, 16),
+        (0, 16),
+        (0, registers, 16),
+    )
     (output.summary.sum() + output.registers.sum() + output.patches.sum()).backward()
     assert all(item.grad is not None and not item.grad.any() for item in student.backbone.parameters())
 
