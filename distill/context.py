@@ -21,7 +21,7 @@ from curate.encoders.student.tokenizer import PAD, AnyTokenizer, Tokenizer
 from distill.objectives.outputs import MicroBatch, TeacherSpace, spaces_of
 from distill.parallel import World
 from distill.recipe import Recipe
-from distill.samples.batches.draws import DROP_PATH, Draws, lowest
+from distill.samples.batches.draws import lowest
 from distill.samples.batches.loader import Batch, collate, read_in_order
 from distill.samples.batches.stream import Stream, training_stream
 from distill.samples.images.augment import augment
@@ -197,19 +197,11 @@ class StageContext:
         """The images, which may be none, and what else the objectives need."""
         batch = collate(images, self.recipe.student.patch)
         targets = dict(zip(self.teachers.names, self.teachers.targets(batch), strict=True))
-        draws = self._draws(batch) if self.recipe.student.drop_path else None
+        draws = self.reader.draws(batch.images)
         if not self.recipe.needs.text_tower:
-            return MicroBatch(batch, targets, draws=draws)
+            return MicroBatch(batch, targets, None, None, draws)
         tokens = self.text_tokens(batch)
         return MicroBatch(batch, targets, tokens, self.groups(batch, tokens), draws)
-
-    def _draws(self, batch: Batch) -> np.ndarray | None:
-        """See `MicroBatch.draws`; None for images that were read for evaluation."""
-        epochs = [image.epoch for image in batch.images if image.epoch is not None]
-        if len(epochs) < len(batch.images):
-            return None
-        rows, draws = [image.row for image in batch.images], Draws(self.dataset, self.recipe.seed)
-        return draws.ranks(DROP_PATH, rows, epochs).repeat(batch.frames)
 
     def text_tokens(self, batch: Batch) -> Tensor:
         """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; vectors (B, L) of a column."""

@@ -38,7 +38,7 @@ class MicroBatch:
     groups: Tensor | None = None
     """(B, T + 1): an image and a text whose samples share a number are not negatives of each other, see `same`."""
     draws: NDArray[np.uint64] | None = None
-    """A uniform number of each image, and of each frame of a clip, which decides what the student drops of it."""
+    """(B,): a uniform number of each sample, drawn again in each epoch, for random choices."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,9 @@ class Outputs:
 
     @classmethod
     def of(cls, student: Student, micro: MicroBatch, spaces: Mapping[str, TeacherSpace]) -> Outputs:
-        """Run the student on the images."""
-        pictures = student(micro.batch.tensor(student.backbone.prefix.device), micro.batch.grids, draws=micro.draws)
+        """Run the student on the images. The frames of a clip skip the same branches."""
+        draws = None if micro.draws is None else micro.draws.repeat(micro.batch.frames)
+        pictures = student(micro.batch.tensor(student.backbone.prefix.device), micro.batch.grids, draws=draws)
         return cls(student, micro, spaces, pictures)
 
     @cached_property

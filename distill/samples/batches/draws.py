@@ -12,7 +12,7 @@ from distill.samples.sources.index import ITEM
 from distill.samples.sources.mixture import Mixture
 
 SIZE, TEXT, AUGMENT = 0x512E, 0x7E87, 0xA063
-SECOND_TEXT, SENTENCE, SECOND_SENTENCE, PAIR, DROP_PATH = 0x7E88, 0x5E27, 0x5E28, 0xF2A3, 0xD209
+SECOND_TEXT, SENTENCE, SECOND_SENTENCE, PAIR = 0x7E88, 0x5E27, 0x5E28, 0xF2A3
 """Salts: draws with different salts are independent."""
 _BLOCK = 1 << 20
 

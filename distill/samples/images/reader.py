@@ -65,8 +65,8 @@ class PatchedImage:
     frames: int = 1
     pair: tuple[int, int] = (0, 0)
     """Two frames of a clip, drawn for it."""
-    epoch: int | None = None
-    """Epoch of its source that it was drawn in, from which its other draws follow."""
+    epoch: int = 0
+    """Of its source, in which it was drawn."""
     vector: NDArray[np.float32] | None = None
     """The vector of its text, see `TextVectors`."""
 
@@ -183,10 +183,15 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
-        image.epoch, image.vector = epoch, vector
+        image.epoch, image.vector = epoch or 0, vector
         if image.frames > 1:
             image.pair = _pair(int(self._draws.ranks(PAIR, row, epoch or 0)[0]), image.frames)
         return image
+
+    def draws(self, images: Sequence[PatchedImage]) -> NDArray[np.uint64]:
+        """Uniform 64-bit numbers (n,), one of each image in its epoch."""
+        rows, epochs = ([image.row for image in images], [image.epoch for image in images])
+        return self._draws.ranks(PAIR, np.array(rows, dtype=np.int64), np.array(epochs, dtype=np.int64))
 
     def _files(self, row: int) -> list[bytes]:
         """The encoded image, or the frames to read of a clip."""

@@ -20,7 +20,6 @@ from distill.context import StageContext
 from distill.export import export
 from distill.parallel import World
 from distill.recipe import parse_recipe
-from distill.samples.batches.loader import collate
 from distill.samples.sources.mixture import open_mixture
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
@@ -117,13 +116,9 @@ def test_micro_batches_equal_the_whole_batch(dataset, tmp_path, monkeypatch):
 def test_an_image_skips_other_branches_in_another_epoch(dataset, tmp_path):
     recipe = parse_recipe(options(dataset, tmp_path / "run", CLIP, **PE), "test")
     context = StageContext.of(recipe, open_mixture(recipe.data), ALONE)
-    first, again, later = (context._draws(collated(context, epoch)) for epoch in (0, 0, 1))
+    read = ([context.reader.get(row, epoch) for row in range(1, 6)] for epoch in (0, 0, 1))
+    first, again, later = (context.reader.draws(images) for images in read)
     assert np.array_equal(first, again) and not (first == later).any()
-    assert context._draws(collated(context, None)) is None
-
-
-def collated(context: StageContext, epoch: int | None) -> Any:
-    return collate([context.reader.get(row, epoch) for row in range(5)])
 
 
 def test_texts_may_be_vectors_of_a_column(dataset, tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -55,3 +57,9 @@ def kept_branches(draws: NDArray[np.uint64], rate: float, depth: int) -> Tensor:
     dropped = np.linspace(0.0, rate, depth).repeat(2)
     factors = (uniform.reshape(len(draws), 2 * depth) >= dropped) / (1.0 - dropped)
     return torch.from_numpy(factors.astype(np.float32)).view(len(draws), depth, 2).transpose(0, 1)
+
+
+def each_token(values: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Values of each image (images, …) -> of each of its tokens (tokens, …). lengths: tokens of each image."""
+    counts = torch.tensor(lengths, dtype=torch.int64, device=values.device)
+    return values.repeat_interleave(counts, dim=0, output_size=sum(lengths))

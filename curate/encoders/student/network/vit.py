@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from curate.encoders.student.config import HALF, StudentConfig
 from curate.encoders.student.network.attention import Plan, attention_plan
-from curate.encoders.student.network.layers import NORMS, kept_branches, mlp_of
+from curate.encoders.student.network.layers import NORMS, each_token, kept_branches, mlp_of
 from curate.encoders.student.network.moe import Moe, recomputation
 from curate.encoders.student.network.pooler import attention_pool
 from curate.encoders.student.network.rope import Grid, axes, directions, positions, resized, rotate, rotations
@@ -72,9 +72,8 @@ class Block(nn.Module):
         self.attention_norm = NORMS[config.norm](width)
         self.attention = Attention(config)
         self.mlp_norm = NORMS[config.norm](width)
-        self.mlp = (
-            mlp_of(config.mlp, width, config.mlp_hidden, config.bias) if config.moe is None else Moe(width, config.moe)
-        )
+        moe, hidden = config.moe, config.mlp_hidden
+        self.mlp = mlp_of(config.mlp, width, hidden, config.bias) if moe is None else Moe(width, moe)
         self.scaled = config.layer_scale is not None
         if config.layer_scale is not None:
             self.attention_scale = nn.Parameter(torch.full((width,), config.layer_scale))
@@ -88,13 +87,16 @@ class Block(nn.Module):
         return self.attention.project(self.attention_norm(x_NC), rotation)
 
     def after(self, x_NC: Tensor, mixed_NHD: Tensor, kept_N2: Tensor | None = None) -> Tensor:
-        attended = self.attention.out(mixed_NHD.flatten(1))
-        if self.scaled:
-            attended = attended * self.attention_scale
-        x_NC = x_NC + (attended if kept_N2 is None else attended * kept_N2[:, :1])
+        return self.fed(self.attended(x_NC, mixed_NHD, kept_N2), kept_N2)
+
+    def attended(self, x_NC: Tensor, mixed_NHD: Tensor, kept_N2: Tensor | None = None) -> Tensor:
+        added = self.attention.out(mixed_NHD.flatten(1))
+        added = added * self.attention_scale if self.scaled else added
+        return x_NC + (added if kept_N2 is None else added * kept_N2[:, :1])
+
+    def fed(self, x_NC: Tensor, kept_N2: Tensor | None = None) -> Tensor:
         added = self.mlp(self.mlp_norm(x_NC))
-        if self.scaled:
-            added = added * self.mlp_scale
+        added = added * self.mlp_scale if self.scaled else added
         return x_NC + (added if kept_N2 is None else added * kept_N2[:, 1:])
 
 
@@ -125,11 +127,6 @@ class Layout:
         """Tokens -> prefixes (images, P, C) and patches (N, C) of all images."""
         prefixes = tokens_NC.index_select(0, self._prefix)
         return prefixes.view(self._images, self._length, tokens_NC.shape[-1]), tokens_NC.index_select(0, self._patches)
-
-    def spread(self, values: Tensor) -> Tensor:
-        """Values of each image (images, …) -> of each of its tokens (tokens, …)."""
-        counts = torch.tensor(self.lengths, dtype=torch.int64, device=values.device)
-        return values.repeat_interleave(counts, dim=0, output_size=sum(self.lengths))
 
 
 class VisionTransformer(nn.Module):
@@ -176,7 +173,7 @@ class VisionTransformer(nn.Module):
             kept = kept_branches(draws, config.drop_path, config.depth).to(device, dtype)
         x = self.pre_norm(self.tokens(patches, grids, layout))
         for number, block in enumerate(self.blocks):
-            own = None if kept is None else layout.spread(kept[number])
+            own = None if kept is None else each_token(kept[number], layout.lengths)
             if self.checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotation, plan, own, use_reentrant=False, context_fn=_contexts)
             else:
