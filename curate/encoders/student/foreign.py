@@ -1,6 +1,6 @@
 """Weights of other libraries' vision transformers by the names of our student's.
 
-A name that no rule knows stays as it is, and a name with `#I` is the I-th part of a weight. `backbone.…`, `project.…`,
+A name that no rule knows is unchanged, and a name with `#I` is the I-th part of a weight. `backbone.…`, `project.…`,
 `text.…` and `logit_scale` are weights of `network.student.Student`.
 """
 
@@ -39,10 +39,10 @@ _OPEN_CLIP_BLOCK = {
 _HF_BLOCK = _TIMM_BLOCK | {
     r"layer_norm1\.(.+)": r"attention_norm.\1",
     r"layer_norm2\.(.+)": r"mlp_norm.\1",
-    r"(?:self_attn\.q_proj|attention\.attention\.query)\.(.+)": r"attention.qkv.\1#0",
-    r"(?:self_attn\.k_proj|attention\.attention\.key)\.(.+)": r"attention.qkv.\1#1",
-    r"(?:self_attn\.v_proj|attention\.attention\.value)\.(.+)": r"attention.qkv.\1#2",
-    r"(?:self_attn\.out_proj|attention\.output\.dense)\.(.+)": r"attention.out.\1",
+    r"(?:self_attn|attention)\.q_proj\.(.+)": r"attention.qkv.\1#0",
+    r"(?:self_attn|attention)\.k_proj\.(.+)": r"attention.qkv.\1#1",
+    r"(?:self_attn|attention)\.v_proj\.(.+)": r"attention.qkv.\1#2",
+    r"(?:self_attn\.out_proj|attention\.o_proj)\.(.+)": r"attention.out.\1",
 }
 _TIMM = {
     r"patch_embed\.proj\.(.+)": r"backbone.embed.\1",

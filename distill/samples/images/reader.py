@@ -66,7 +66,7 @@ class PatchedImage:
     pair: tuple[int, int] = (0, 0)
     """Two frames of a clip, drawn for it."""
     epoch: int = 0
-    """Of its source, in which it was drawn."""
+    """The source's epoch in which it was drawn."""
     vector: NDArray[np.float32] | None = None
     """The vector of its text, see `TextVectors`."""
 

@@ -118,7 +118,7 @@ def test_weights_of_timm(values, dataset):
 
 
 def test_each_mismatch_is_a_line_or_in_the_list(values):
-    """Of a student that is wider, and has registers."""
+    """The student is wider, and has registers."""
     values["student"] |= LIKE_VIT | {"width": 24, "registers": 1, "depth": 1}
     with pytest.raises(InputError) as caught:
         started(values | {"init_from": {"weights": VIT}})
@@ -130,7 +130,7 @@ def test_each_mismatch_is_a_line_or_in_the_list(values):
     _, initial = started(values | {"init_from": {"weights": VIT, "strict": False}})
     assert initial.different == {"backbone.prefix": [[2, 16], [1, 16]]}
     assert all(name.startswith("backbone.blocks.1.") for name in initial.unused)
-    assert "of another shape: backbone; not used: backbone (12)" in initial.line()
+    assert "with other shapes: backbone; not used: backbone (12)" in initial.line()
 
 
 def test_the_fingerprint_has_the_digest_of_the_weights_and_not_their_place(before, tmp_path):

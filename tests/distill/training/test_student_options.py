@@ -37,7 +37,7 @@ WIDTH = 8
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """40 images with a text each, and but for the first a vector of it."""
+    """40 images with a text each, and all except the first with a vector of it."""
     items, random = drawn_items(40), np.random.default_rng(0)
     for number, item in enumerate(items):
         item.columns |= {
@@ -146,7 +146,7 @@ def test_texts_may_be_vectors_of_a_column(dataset, tmp_path):
         ("side", WIDTH, "'side' is of type double; expected lists of floating-point numbers"),
     ],
 )
-def test_columns_that_are_no_vectors_are_one_line(dataset, tmp_path, column, width, message):
+def test_columns_without_vectors_are_one_line(dataset, tmp_path, column, width, message):
     text = {"tower": "columns", "column": column, "width": width}
     with pytest.raises(InputError, match=message) as caught:
         trained(options(dataset, tmp_path / "run", text))
@@ -177,7 +177,7 @@ def test_options_that_exclude_each_other_are_one_line(values, student, message):
     assert "\n" not in str(caught.value)
 
 
-def test_options_at_their_defaults_are_as_if_they_were_not_there(values):
+def test_options_at_their_defaults_are_not_in_the_fingerprint(values):
     recipe = parse_recipe(values, "test")
     assert set(recipe.semantic()["student"]) == {
         "patch", "width", "depth", "heads", "head_dim", "mlp_ratio", "moe", "registers", "head_hidden", "text", "embed",

@@ -1,6 +1,6 @@
 """Positions of patches: rotations of queries and keys (Su et al. 2021, Eq. 34), and learned vectors.
 
-golden    a direction of its own for every head and frequency, in coordinates of the image's shape. Source: AMoE
+golden    a separate direction for every head and frequency, in coordinates of the image's shape. Source: AMoE
           (inference code of its authors)
 axial     by column in the first half of a head, by row in the second, in whole patches. Source: PE (Bolya et al. 2025)
 absolute  a learned vector for each place of a square grid, resized bilinearly to the image's grid

@@ -201,7 +201,7 @@ class VisionTransformer(nn.Module):
         return ((patches / 255).unflatten(-1, (-1, 3)) - mean).div(std).flatten(-2)
 
     def rotation(self, grids: Sequence[Grid]) -> Tensor | None:
-        """See `rotations`; of each token, (tokens, 1, …) if all heads share it; None without rotary positions."""
+        """See `rotations`; (tokens, 1, …) if all heads share them, None without rotary positions."""
         config, dtype = self.config, torch.promote_types(self.prefix.dtype, torch.float32)
         if config.positions == "absolute":
             return None

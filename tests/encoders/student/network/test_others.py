@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
-from transformers import CLIPConfig, CLIPModel
+from transformers import CLIPConfig, CLIPModel, Dinov2WithRegistersConfig, Dinov2WithRegistersModel
 
 from curate.encoders.student.config import StudentConfig, TextConfig
 from curate.encoders.student.foreign import translated
@@ -114,6 +114,21 @@ def test_both_towers_of_transformers():
     assert torch.allclose(vectors, other.get_image_features(pixels).pooler_output, atol=1e-5)
     tokens = torch.from_numpy(ClipTokenizer().encode(TEXTS, 12))
     assert torch.allclose(student.text(tokens), other.get_text_features(tokens).pooler_output, atol=1e-5)
+
+
+def test_dinov2_of_transformers():
+    size = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32, "patch_size": 8}
+    other: Any = drawn(Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**size, layer_norm_eps=1e-5)))
+    own: Any = CLIP | {"patch": 8, "width": 32, "depth": 2, "heads": 2, "position_grid": 4, "registers": 4}
+    student = build_student(StudentConfig(**own | {"pre_norm": False, "layer_scale": 1.0}), [], seed=0).double()
+    weights = translated("hf", other.state_dict())
+    assert weights.pop("embeddings.mask_token").shape == (1, 32)
+    student.load_state_dict(weights)
+    patches, pixels = images(32, 8)
+    found, expected = student(patches, [(4, 4)] * 2), other(pixels).last_hidden_state
+    assert torch.allclose(found.summary, expected[:, 0], atol=1e-5)
+    assert torch.allclose(found.registers, expected[:, 1:5], atol=1e-5)
+    assert torch.allclose(found.patches, expected[:, 5:].flatten(0, 1), atol=1e-5)
 
 
 @pytest.mark.parametrize(
