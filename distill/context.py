@@ -17,7 +17,7 @@ from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.attention import attention_backend
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.network.student import Student, build_student
-from curate.encoders.student.tokenizer import PAD, Tokenizer
+from curate.encoders.student.tokenizer import PAD, AnyTokenizer, Tokenizer
 from distill.objectives.outputs import MicroBatch, TeacherSpace, spaces_of
 from distill.objectives.views import SECOND
 from distill.parallel import World
@@ -31,8 +31,10 @@ from distill.samples.sources import split
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS
 from distill.samples.sources.mixture import Mixture, as_mixture
+from distill.samples.text_vectors import TextVectors
 from distill.teachers import TargetStandardiser, Teachers, fit_standardisers
 from distill.teachers.feature_cache import open_caches
+from distill.training.initial import Taken, start_from
 
 _STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
 _TOKENIZER_SAMPLES = 200_000
@@ -67,8 +69,10 @@ class StageContext:
     reader: ImageReader
     test: np.ndarray
     """Mask (n,) of the rows that are held out."""
-    tokenizer: Tokenizer | None = None
-    """The text tower's tokenizer; fitted, or read from the run's folder."""
+    tokenizer: AnyTokenizer | None = None
+    """The text tower's tokenizer; CLIP's, or fitted, or read from the run's folder."""
+    initial: Taken | None = None
+    """What `new_student` has taken of the weights that the recipe starts from."""
 
     @classmethod
     def of(
@@ -77,7 +81,7 @@ class StageContext:
         dataset: Dataset | Mixture,
         world: World,
         *,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: AnyTokenizer | None = None,
         models: Teachers | None = None,
     ) -> StageContext:
         """models: teachers of an earlier stage; their models are reused, their cached features are not."""
@@ -90,6 +94,8 @@ class StageContext:
             teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name, caches=caches)
         else:
             teachers = models.with_empty_cache(allowance=allowance, name=name, caches=caches)
+        text = recipe.student.text
+        vectors = None if text is None or text.column is None else TextVectors(mixture, text.column, text.width)
         reader = ImageReader(
             mixture,
             patch=recipe.student.patch,
@@ -100,15 +106,19 @@ class StageContext:
             seed=recipe.seed,
             augment=None if settings is None else lambda image, random: augment(image, settings, random),
             two_crops=SECOND in recipe.needs.views,
-            reads_text=recipe.needs.text,
-            needs_text=recipe.needs.text,
+            reads_text=recipe.reads_text,
+            needs_text=recipe.reads_text,
+            vectors=vectors,
         )
         return cls(recipe, mixture, world, teachers, reader, held_out_rows(recipe, mixture), tokenizer)
 
-    def new_student(self) -> Student:
-        """The student before training; a recipe gives the same weights everywhere."""
+    def new_student(self, *, filled: bool = False) -> Student:
+        """The student before training; a recipe gives the same weights everywhere. filled: the caller replaces all of
+        them, so `init_from` is not read."""
         recipe = self.recipe
         student = new_student(recipe, self.teachers.heads(recipe))
+        if recipe.init_from is not None and not filled:
+            self.initial = start_from(recipe, student, self.tokenizer)
         student.backbone.attention = attention_backend(recipe.run.attention, self.world.device, recipe.train.precision)
         return student.to(self.world.device, _DTYPES[recipe.train.precision])
 
@@ -196,9 +206,12 @@ class StageContext:
         return MicroBatch(batch, targets, tokens, self.groups(batch, tokens), draws, needs.views)
 
     def text_tokens(self, batch: Batch) -> Tensor:
-        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts."""
+        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; vectors (B, L) of a column."""
         text = self.recipe.student.text
         assert text is not None
+        if not text.tokenizes:
+            vectors = [image.vector for image in batch.images if image.vector is not None]
+            return torch.from_numpy(np.reshape(vectors, (-1, text.width)).astype(np.float32)).to(self.world.device)
         if self.tokenizer is None:
             raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
         texts = [item or "" for item in batch.texts]
@@ -211,11 +224,19 @@ class StageContext:
     def groups(self, batch: Batch, tokens: Tensor) -> Tensor:
         """Numbers (B, T + 1) of each sample's texts, as the text tower reads them, and of its duplicate set.
 
-        An image and a text whose samples share a number are not negatives, see `same`. tokens: (B, L) or (B, T, L).
+        An image and a text whose samples share a number are not negatives, see `same`. tokens: of `text_tokens`.
         """
         rows = tokens.flatten(0, -2).tolist()
         count = 1 if tokens.ndim == 2 else tokens.shape[1]
-        texts = key_words([make_key("text", str([token for token in row if token != PAD])) for row in rows])
+        texts = key_words([make_key("text", str(_without_padding(row))) for row in rows])
         sets = self.dataset.sets_of([image.row for image in batch.images])
         words = np.concatenate([texts[:, 0].reshape(-1, count), sets[:, :1]], axis=1) >> np.uint64(1)
         return torch.from_numpy(words.astype(np.int64)).to(self.world.device)
+
+
+def _without_padding(row: list[float]) -> list[float]:
+    """CLIP's padding is also a token within texts."""
+    length = len(row)
+    while length and row[length - 1] == PAD:
+        length -= 1
+    return row[:length]

@@ -29,8 +29,8 @@ class DecoderSize(Section):
 
     @model_validator(mode="after")
     def _divisible(self) -> DecoderSize:
-        if self.width % (2 * self.heads):
-            raise ValueError(f"width {self.width} is not a multiple of 2 x heads ({self.heads}); choose one that is")
+        if self.width % (4 * self.heads):
+            raise ValueError(f"width {self.width} is not a multiple of 4 x heads ({self.heads}); choose one that is")
         return self
 
 

@@ -41,7 +41,7 @@ class Masking(Objective):
         from torch import nn
 
         module = nn.Module()
-        module.mask = nn.Parameter(torch.randn_like(student.backbone.prefix[0]) * 0.02)
+        module.mask = nn.Parameter(torch.randn(student.backbone.config.width) * 0.02)
         return module
 
     def terms(self, outputs: Outputs) -> Mapping[str, Term]:

@@ -37,7 +37,7 @@ class MicroBatch:
     targets: Mapping[str, Target]
     """Teachers' features by label, not standardised."""
     tokens: Tensor | None = None
-    """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image."""
+    """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image; or vectors (B, L) of the texts."""
     groups: Tensor | None = None
     """(B, T + 1): an image and a text whose samples share a number are not negatives of each other, see `same`."""
     draws: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
@@ -124,17 +124,19 @@ class Outputs:
 
     @classmethod
     def of(cls, student: Student, micro: MicroBatch, spaces: Mapping[str, TeacherSpace]) -> Outputs:
-        """Run the student on all views of the images together."""
+        """Run the student on all views of the images together. The frames of a clip skip the same branches."""
         batch, device = micro.batch, student.backbone.prefix.device
         if tuple(micro.views) == (WHOLE,):
-            return cls(
-                student, micro, spaces, {WHOLE: student(batch.tensor(device), batch.grids, frames=batch.frames)}, {}
-            )
+            draws = micro.draws.repeat(batch.frames) if len(micro.draws) else None
+            whole = student(batch.tensor(device), batch.grids, frames=batch.frames, draws=draws)
+            return cls(student, micro, spaces, {WHOLE: whole}, {})
         drawn = {view: draw(view, batch, micro.draws) for view in micro.views}
         joined = replace(batch, patches=np.concatenate([own.patches for own in drawn.values()]))
         grids = [grid for own in drawn.values() for grid in own.grids]
         places = [place for own in drawn.values() for place in own.places]
-        output = student(joined.tensor(device), grids, places, _masks(drawn, device))
+        samples = np.concatenate([own.samples for own in drawn.values()])
+        draws = micro.draws[samples].repeat([batch.frames[number] for number in samples])
+        output = student(joined.tensor(device), grids, places, _masks(drawn, device), draws=draws)
         passed = _split(output, [len(own.grids) for own in drawn.values()])
         return cls(student, micro, spaces, dict(zip(drawn, passed, strict=True)), drawn)
 

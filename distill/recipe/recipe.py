@@ -19,6 +19,7 @@ from distill.objectives.contrastive import Contrastive
 from distill.objectives.views import SECOND
 from distill.recipe.data import DataRecipe
 from distill.recipe.evaluate import EvaluateRecipe
+from distill.recipe.init_from import InitFrom
 from distill.recipe.objectives import KEY, class_name, parsed
 from distill.recipe.run import RunRecipe
 from distill.recipe.teacher import TeacherRecipe
@@ -50,6 +51,8 @@ class Recipe(Section):
     contrastive: Contrastive | None = None
     objectives: Annotated[list[Annotated[Objective, BeforeValidator(parsed)]], Added()] = []
     """More objectives, each with `objective: package.module:Class` and the values of that class."""
+    init_from: Annotated[InitFrom | None, Added()] = None
+    """Weights that the first stage starts from, instead of random ones."""
     train: TrainRecipe
     stages: list[StageRecipe] = []
     """Stages run in turn, each with its own steps, schedule and data; empty: a single stage with `data` and `train`."""
@@ -86,13 +89,18 @@ class Recipe(Section):
         return Needs.of(self.every_objective)
 
     @property
+    def reads_text(self) -> bool:
+        """Whether the texts of the samples are read, as opposed to vectors of them."""
+        return self.needs.text and (self.student.text is None or self.student.text.tokenizes)
+
+    @property
     def steps(self) -> int:
         """Steps of all stages."""
         return sum(stage.train.steps for stage in self.staged())
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Recipe:
-        longest = self.data.max_tokens + 1 + self.student.registers
+        longest = self.data.max_tokens + self.student.prefix
         if self.data.sequence_tokens < longest:
             raise ValueError(
                 f"data.sequence_tokens {self.data.sequence_tokens} is less than the tokens of the largest image, "
@@ -114,10 +122,14 @@ class Recipe(Section):
         if not any(item.trains for item in objectives):
             raise ValueError("no training objective: every loss of every teacher has weight 0; set a weight above 0")
         for item in objectives:
-            if item.needs().text and not all(source.texts for source in self.data.sources):
+            if item.needs().text and self.reads_text and not all(source.texts for source in self.data.sources):
                 raise ValueError(
                     f"{item.label} requires texts; set `texts` of every one of data.sources, as in {{txt: 1}}"
                 )
+        if self.needs.text and not self.reads_text and self.data.paired:
+            raise ValueError(
+                "data.sources: text_pair, but student.text reads the vectors of a column; remove one of them"
+            )
         return self
 
     @model_validator(mode="after")

@@ -32,7 +32,9 @@ class Size:
 def size_of(student: Student, recipe: Recipe) -> Size:
     """Parameters without frozen ones (a teacher's pooler). Call it before the weights are sharded."""
     own = [item for item in student.parameters() if item.requires_grad]
-    return Size(sum(item.numel() for item in own), round(sum(item.numel() * _visited(item, recipe) for item in own)))
+    experts = {weight for moe in student.backbone.moes() for weight in (moe.gate_up, moe.down)}
+    visited = sum(item.numel() * (_visited(item, recipe) if item in experts else 1.0) for item in own)
+    return Size(sum(item.numel() for item in own), round(visited))
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Cost:
     def of(cls, student: Student, recipe: Recipe) -> Cost:
         """Call it before the weights are sharded."""
         size = recipe.student
-        attention = 4.0 * size.heads * (size.head_dim or size.width // size.heads) * size.depth
+        attention = 4.0 * size.heads * size.attention_dim * size.depth
         patch, image = _matrices(student.backbone.embed, recipe), 0.0
         for head, teacher in zip(student.heads, recipe.teachers, strict=True):
             if teacher.patches.weight or teacher.pooler:
@@ -82,7 +84,7 @@ def _matrices(module: nn.Module, recipe: Recipe) -> float:
 def _visited(parameter: nn.Parameter, recipe: Recipe) -> float:
     """Fraction of a weight that a token visits; the weights of experts have a third dimension."""
     moe = recipe.student.moe
-    return moe.active / moe.experts if moe is not None and parameter.ndim == 3 else 1.0
+    return moe.visited if moe is not None and parameter.ndim == 3 else 1.0
 
 
 _PEAK_SECONDS = 0.3

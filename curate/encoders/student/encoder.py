@@ -49,7 +49,7 @@ class DistillEncoder(FrozenEncoder):
     def __init__(self, spec: Spec, identity: dict[str, Any], model: DistilledModel, device: str) -> None:
         self._head = head_of(spec)
         model.max_tokens = spec.options.get("max_tokens", model.max_tokens)
-        if model.config.student.text is not None and self._head is None:
+        if model.tokenizer is not None and model.config.student.text is not None and self._head is None:
             self.context = model.config.student.text.context
         settings = model.config.preprocessing.model_dump(mode="json", exclude={"decoding"})  # images arrive decoded
         preprocessing = settings | {"max_tokens": model.max_tokens}

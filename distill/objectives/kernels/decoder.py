@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from curate.encoders.student.config import StudentConfig
+from curate.encoders.student.network.layers import NORMS
 from curate.encoders.student.network.rope import Grid, positions
 from curate.encoders.student.network.tokens import TokenSet, chosen
 from curate.encoders.student.network.vit import Block, attend, initialise
@@ -23,11 +24,12 @@ class Decoder(nn.Module):
     def __init__(self, student: StudentConfig, depth: int, width: int, heads: int) -> None:
         super().__init__()
         sizes = {"depth": depth, "width": width, "heads": heads, "head_dim": None, "moe": None}
-        self.config = student.model_copy(update=sizes)
+        rotary = {"positions": "axial" if student.axial else "golden"}  # whatever the student has, masks need places
+        self.config = student.model_copy(update=sizes | rotary)
         self.embed = nn.Linear(student.width, width)
         self.mask = nn.Parameter(torch.empty(width))
         self.blocks = cast(Sequence[Block], nn.ModuleList(Block(self.config) for _ in range(depth)))
-        self.norm = nn.RMSNorm(width)
+        self.norm = NORMS[student.norm](width)
         self.pixels = nn.Linear(width, student.patch**2 * 3)
         self.apply(initialise)
         nn.init.normal_(self.mask, std=0.02)
@@ -35,7 +37,7 @@ class Decoder(nn.Module):
     def forward(self, visible_VC: Tensor, grids: Sequence[Grid], places: Sequence[NDArray[np.int64]]) -> Tensor:
         counts = [rows * columns for rows, columns in grids]
         wide = torch.promote_types(self.mask.dtype, torch.float32)
-        at = positions(grids, 0).to(visible_VC.device, wide)
+        at = positions(grids, 0, 0 if self.config.axial else None).to(visible_VC.device, wide)
         plan, rotation = attend(self.config, TokenSet(counts, 0, at))
         embedded = self.embed(visible_VC).to(self.mask.dtype)
         x = self.mask.expand(sum(counts), -1).index_copy(0, chosen(counts, places).to(at.device), embedded)

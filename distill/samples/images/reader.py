@@ -27,6 +27,7 @@ from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS, MemberReader
 from distill.samples.sources.mixture import Mixture, as_mixture
+from distill.samples.text_vectors import TextVectors
 from distill.samples.texts import Found, Texts
 
 _ENLARGE = 1 << 16
@@ -63,9 +64,11 @@ class PatchedImage:
     """Augmented at random, so that the teachers' features for it must not be reused."""
     frames: int = 1
     epoch: int = 0
-    """The epoch in which its source gave it."""
+    """The source's epoch in which it was drawn."""
     second: PatchedImage | None = None
     """Another random crop of an image."""
+    vector: NDArray[np.float32] | None = None
+    """The vector of its text, see `TextVectors`."""
 
     def pictures(self) -> list[PatchedImage]:
         """Each frame as an image; an image itself."""
@@ -133,13 +136,15 @@ class ImageReader:
         two_crops: bool = False,
         reads_text: bool = True,
         needs_text: bool = False,
+        vectors: TextVectors | None = None,
         whole: bool = False,
         enlarge: bool = False,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; two_crops: augment each image a second time; reads_text: read texts if a
-        source names them; needs_text: skip an image without text as `no_text`; whole: never decode JPEGs at a reduced
-        size, which is the default with teachers; enlarge: scale smaller images up to the limit."""
+        source names them; needs_text: skip an image without text as `no_text`; vectors: of texts; an image without one
+        is skipped as `no_text` too; whole: never decode JPEGs at a reduced size, which is the default with teachers;
+        enlarge: scale smaller images up to the limit."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
         self._reads_text, self._needs_text = reads_text, needs_text
@@ -150,6 +155,7 @@ class ImageReader:
         limits = [recipe.sizes if max_tokens is None else {max_tokens: 1.0} for recipe in mixture.recipes]
         self.patch_counts = PatchCounts(mixture, draws, patch=patch, limits=limits)
         self._teachers = teachers if teachers is not None and teachers.prepares else None
+        self._vectors = vectors
         self._whole = whole or self._teachers is not None
         self._enlarge = enlarge
         self._allowance, self._augment, self._two_crops = allowance or CacheBudget(0), augment, two_crops
@@ -166,6 +172,7 @@ class ImageReader:
         """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
         try:
             texts = self._texts(row, epoch)
+            vector = None if self._vectors is None else self._vectors.of_row(row)
             if self._augment is None or epoch is None:
                 image = self._plain(row, self.patch_counts.limit_of(row, epoch))
             else:
@@ -177,7 +184,7 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
-        image.epoch = epoch or 0
+        image.epoch, image.vector = epoch or 0, vector
         return image
 
     def draws(self, images: Sequence[PatchedImage]) -> NDArray[np.uint64]:

@@ -294,7 +294,7 @@ def test_what_passes_the_student_counts_as_flops(values):
         ({"objectives": [MAE | {"hidden": 1.0}]}, r"objectives\.0\.hidden: 1\.0: input should be less than 1"),
         (
             {"objectives": [MAE | {"decoder": {"width": 9}}]},
-            r"objectives\.0\.decoder: width 9 is not a multiple of 2 x heads \(3\)",
+            r"objectives\.0\.decoder: width 9 is not a multiple of 4 x heads \(3\)",
         ),
     ],
 )  # fmt: skip

@@ -44,7 +44,7 @@ def everything(dataset: str, run: str) -> dict[str, Any]:
     and gradient clipping."""
     values = recipe_values(dataset, run)
     values["data"]["sources"][0]["texts"] = {"txt": 1}
-    moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01}
+    moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01, "shared": 2, "shared_active": 1}
     text = {"vocabulary": 300, "context": 8, "width": 8, "depth": 1, "heads": 1}
     values["student"] |= {"moe": moe, "text": text, "embed": 8}
     values["teachers"] = [
@@ -103,7 +103,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Recipe with two texts per image, of which every third image lacks one, and objectives with further views. No
-    experts, so no routing to replay."""
+    experts, so no routing to replay; the student is PE's, with stochastic depth."""
     items = drawn_items(40)
     captions = [None if number % 3 == 1 else f"number {number}".encode() for number in range(len(items))]
     documents = [
@@ -114,7 +114,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         str(write_dataset(place / "toy", items, texts=captions, documents=documents)), str(place / "run")
     )
     values["data"]["sources"][0] |= {"texts": {"txt": 1, "tags": 1}, "text_pair": ["txt", "tags"]}
-    values["student"] |= {"moe": None}
+    values["student"] |= {
+        "moe": None, "norm": "layer", "mlp": "gelu", "bias": True, "qk_norm": False, "pre_norm": True, "drop_path": 0.4,
+        "positions": "absolute + axial", "position_grid": 3, "pool": "attention", "pool_heads": 2, "layer_scale": 0.5,
+    }  # fmt: skip
     values["data"]["augment"] = {"crop": [0.5, 1.0], "flip": True}
     values["objectives"] += [
         {"objective": "distill.objectives.mae:Mae", "decoder": {"depth": 1, "width": 8, "heads": 1}},
