@@ -226,7 +226,7 @@ class ImageReader:
         """(width, height) of the grid for the actual size of the image, at most the planned number of patches even if
         the size in the index is wrong."""
         if self._enlarge:
-            columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=limit)
+            columns, rows = enlarged(width, height, patch=self.patch, tokens=limit)
             return columns * self.patch, rows * self.patch
         planned = self.patch_counts.planned(row, limit)
         columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
@@ -241,7 +241,7 @@ class ImageReader:
         images = [augment(image, random=np.random.default_rng(rank)) for image in self._originals(row)]
         planned = self.patch_counts.planned(row, self.patch_counts.limit_of(row, epoch))
         width, height = images[0].size
-        columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=planned)
+        columns, rows = enlarged(width, height, patch=self.patch, tokens=planned)
         result = self._patches(row, [resize_to_grid(image, columns, rows, self.patch) for image in images])
         result.prepared, result.augmented = self._prepared(row, images, augmented=True), True
         return result
@@ -278,6 +278,11 @@ class ImageReader:
         if not drawn and self._needs_text:
             raise Reject("no_text", f"row {row}: the sample has none of the texts that its source names")
         return drawn
+
+
+def enlarged(width: int, height: int, *, patch: int, tokens: int) -> tuple[int, int]:
+    """(columns, rows) of patches of an image that is scaled up or down to at most `tokens` of them."""
+    return grid(width * _ENLARGE, height * _ENLARGE, patch=patch, max_tokens=tokens)
 
 
 def _pair(rank: int, frames: int) -> tuple[int, int]:
