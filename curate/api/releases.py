@@ -173,7 +173,7 @@ def _down(known: Release, removed: Iterable[str]) -> Tombstones:
     """What must not be fetched: of the release's own list, and of later ones."""
     tables = [known.removed()]
     for place in removed:
-        folder, _, name = place.rpartition("/")
+        folder, name = os.path.split(place)
         tables.append(read_removed(open_root(folder or ".", "removed"), name))
     whole = pa.concat_tables(tables)
     values = {name: tuple(sorted(set(whole.column(name).drop_null().to_pylist()))) for name in FIELDS}

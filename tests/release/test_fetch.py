@@ -19,6 +19,7 @@ from curate.core.errors import InputError
 from curate.core.nouns.pools import read_pool, read_shards
 from curate.core.store.storage import open_storage
 from curate.release import layout
+from tests.e2e.commands import curate
 from tests.release.conftest import COUNT, Made, pipeline
 
 ALLOWED = ["127.0.0.0/8"]
@@ -285,6 +286,26 @@ def test_a_wrong_request_is_one_line(made: Made, tmp_path: Path, options: dict[s
     with pytest.raises(InputError, match=says) as error:
         made.workspace.release(**{"dataset": "photos", "to": str(tmp_path / "new")} | options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--contact", "nobody"], "pool.contact: 'nobody': expected an e-mail address or a URL"),
+        (["--allow-port", "99999"], "99999 is not a port; expected 1 to 65535"),
+        (["--allow-network", "10.0.0.0/99"], "'10.0.0.0/99' is not a network"),
+        (["--host-rate", "-1"], "pool.host_rate: -1.0: input should be greater than 0"),
+        (["--namespace", "../x"], "pool.namespace: '../x': expected letters, digits"),
+        (["--removed", "/nowhere.parquet"], "curate: /nowhere.parquet: is missing"),
+    ],
+)
+def test_a_recipe_that_would_not_run_is_not_written(
+    released: Path, tmp_path: Path, words: list[str], says: str
+) -> None:
+    recipe = tmp_path / "fetch.yaml"
+    place = ["-w", tmp_path / "workspace", "--recipe", recipe, "--contact", CONTACT]
+    assert says in curate("fetch", released, *place, *words).error
+    assert not recipe.exists()
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(made: Made, tmp_path: Path) -> None:

@@ -198,7 +198,7 @@ def read_receipt(path: str) -> Receipt:
         first = error.errors()[0]
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise InputError(f"{path}: not a receipt of a takedown ({what}); give a receipt.json") from error
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not a receipt of a takedown ({error}); give a receipt.json") from error
 
 
