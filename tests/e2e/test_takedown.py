@@ -348,8 +348,9 @@ def test_a_changed_receipt_is_one_line(once: Path, work: Path) -> None:
     for content, message in flawed:
         path.write_text(json.dumps(content | {"digest": digest(content)}))
         assert f"not a receipt of a takedown ({message}" in curate("takedown", "verify", path).error
-    path.write_text("[]")
-    assert "not a receipt of a takedown" in curate("takedown", "verify", path).error
+    for content in ("[]", "[" * 100_000):
+        path.write_text(content)
+        assert "not a receipt of a takedown" in curate("takedown", "verify", path).error
 
 
 @pytest.mark.parametrize(
