@@ -163,6 +163,24 @@ def test_a_later_list_of_what_was_removed(made: Made, released: Path, tmp_path: 
     assert result.gone == {layout.TAKEN_DOWN: 1} and result.fetched == COUNT - 1
 
 
+def test_rows_of_the_same_bytes_go_together(made: Made, released: Path, tmp_path: Path) -> None:
+    """The next version has no row that a fetch with its own `removed.parquet` leaves out."""
+    first, folder, workspace = rows(released), tmp_path / "v1", Workspace(str(tmp_path / "workspace"))
+    shutil.copytree(made.workspace.url, workspace.url)
+    shutil.copytree(released, folder)
+    name = layout.data_file(0)
+    table = pq.read_table(folder / name)
+    digests = [first[0]["sha256"] if place == 1 else row["sha256"] for place, row in enumerate(first)]
+    at = table.column_names.index("sha256")
+    pq.write_table(table.set_column(at, "sha256", pa.array(digests)), folder / name)
+    resummed(folder, name)
+    workspace.add_tombstones([first[0]["url"]], "asked for")
+    workspace.release("photos", str(tmp_path / "v2"), allow_networks=ALLOWED, predecessor=str(folder))
+    gone = {first[0]["key"], first[1]["key"]}
+    assert {row["key"] for row in rows(tmp_path / "v2")} == {row["key"] for row in first} - gone
+    assert set(pq.read_table(tmp_path / "v2" / layout.REMOVED)["key"].to_pylist()) == gone
+
+
 def test_tombstoned_samples_are_left_out(made: Made, released: Path, tmp_path: Path) -> None:
     workspace = Workspace(str(tmp_path / "workspace"))
     shutil.copytree(made.workspace.url, workspace.url)
