@@ -66,7 +66,7 @@ def rows(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def taken(work: Path, key: str, how: str) -> tuple[dict[str, Any], CommandResult]:
-    """The receipt of a takedown, and what `verify` says of it."""
+    """The receipt of a takedown, and what `verify` prints."""
     printed = curate("takedown", key, "-w", work / "workspace", "--why", "asked for", how, "--json")
     assert (printed.code, printed.err) == (0, ""), printed
     receipt = json.loads(printed.out)

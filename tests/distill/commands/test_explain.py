@@ -1,4 +1,4 @@
-"""`distill explain` says of each sample what the reader gives to training."""
+"""`distill explain` reports each sample as the reader gives it to training."""
 
 from __future__ import annotations
 
