@@ -84,7 +84,8 @@ def _verify(paths: list[str]) -> None:
     if hits:
         raise CurateError(
             f"{paths[0]}: the bytes are still in {len(hits)} files, such as {hits[0]}: another sample with the same "
-            "bytes, or a file that a takedown does not change; take that sample down by its key, or remove the file"
+            "bytes, the one that it was made of, or a file that a takedown does not change; take that sample down by "
+            "its key, or remove the file"
         )
     _print(f"{paths[0]}: none of {len(files):,} files has the bytes")
 
