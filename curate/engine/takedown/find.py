@@ -279,28 +279,32 @@ def _near_in_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> I
 
 
 def _near_in_pools(storage: Storage, tables: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
-    """The same by facts: also members that a recipe dropped as copies, and keeps once the sample is gone."""
-    sets: dict[str, set[str]] = {}
+    """The same by facts: also members that a recipe drops as copies of these samples."""
+    sets: dict[tuple[str, str], set[str]] = {}
     for line in tables:
         if line["table"].startswith(_MEMBERS) and "/log/" not in line["table"]:
             table = storage.read_table(line["table"])
+            name = next(name for name in table.column_names if name.endswith("_set"))
             mine = table.filter(pc.is_in(table.column(facts.ROW), value_set=pa.array(line["rows"], pa.int32())))
             folder = line["table"].rsplit("/", 2)[0]
-            sets.setdefault(folder, set()).update(_sets(mine).drop_null().to_pylist())
-    pools = {shard.id: shard.table for base in pools_of(storage) for shard in read_shards(storage, base)}
-    for folder, wanted in sets.items():
-        newest = {file.split("/")[0]: file for file in sorted(storage.list(folder))}
-        for shard in newest.keys() & pools.keys():
-            table = storage.read_table(f"{folder}/{newest[shard]}")
-            mine = table.filter(pc.is_in(_sets(table), value_set=pa.array(sorted(wanted), pa.string())))
+            sets.setdefault((folder, name), set()).update(mine.column(name).drop_null().to_pylist())
+    pools = (
+        {shard.id: shard.table for base in pools_of(storage) for shard in read_shards(storage, base)} if sets else {}
+    )
+    for (folder, name), wanted in sets.items():
+        newest = {file.split("/")[0]: f"{folder}/{file}" for file in sorted(storage.list(folder))}
+        among = pa.array(sorted(wanted), pa.string())
+
+        def members(shard: str, newest: dict[str, str] = newest, name: str = name, among: pa.Array = among) -> pa.Table:
+            table = storage.read_table(newest[shard], [facts.ROW, name])
+            return table.filter(pc.is_in(table.column(name), value_set=among))
+
+        shards = sorted(newest.keys() & pools.keys())
+        for shard, mine in zip(shards, fetched(members, shards), strict=True):
             if len(mine):
                 keys = read_pool(storage, pools[shard], ["key"]).column("key").take(mine.column(facts.ROW))
-                for key, name in zip(keys.to_pylist(), _sets(mine).to_pylist(), strict=True):
-                    yield {"key": key, _SET: name, "facts": folder}
-
-
-def _sets(table: pa.Table) -> pa.ChunkedArray:
-    return table.column(next(name for name in table.column_names if name.endswith("_set")))
+                for key, keeper in zip(keys.to_pylist(), mine.column(name).to_pylist(), strict=True):
+                    yield {"key": key, _SET: keeper, "facts": folder}
 
 
 def left_in_place(found: dict[str, Any]) -> list[str]:
