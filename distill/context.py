@@ -17,8 +17,9 @@ from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.attention import attention_backend
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.network.student import Student, build_student
-from curate.encoders.student.tokenizer import PAD, Tokenizer
+from curate.encoders.student.tokenizer import PAD, AnyTokenizer, Tokenizer
 from distill.objectives.outputs import MicroBatch, TeacherSpace, spaces_of
+from distill.objectives.views import SECOND
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.samples.batches.draws import lowest
@@ -30,8 +31,10 @@ from distill.samples.sources import split
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS
 from distill.samples.sources.mixture import Mixture, as_mixture
+from distill.samples.text_vectors import TextVectors
 from distill.teachers import TargetStandardiser, Teachers, fit_standardisers
 from distill.teachers.feature_cache import open_caches
+from distill.training.initial import Taken, start_from
 
 _STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
 _TOKENIZER_SAMPLES = 200_000
@@ -66,8 +69,10 @@ class StageContext:
     reader: ImageReader
     test: np.ndarray
     """Mask (n,) of the rows that are held out."""
-    tokenizer: Tokenizer | None = None
-    """The text tower's tokenizer; fitted, or read from the run's folder."""
+    tokenizer: AnyTokenizer | None = None
+    """The text tower's tokenizer; CLIP's, or fitted, or read from the run's folder."""
+    initial: Taken | None = None
+    """What `new_student` has taken of the weights that the recipe starts from."""
 
     @classmethod
     def of(
@@ -76,7 +81,7 @@ class StageContext:
         dataset: Dataset | Mixture,
         world: World,
         *,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: AnyTokenizer | None = None,
         models: Teachers | None = None,
     ) -> StageContext:
         """models: teachers of an earlier stage; their models are reused, their cached features are not."""
@@ -89,6 +94,8 @@ class StageContext:
             teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name, caches=caches)
         else:
             teachers = models.with_empty_cache(allowance=allowance, name=name, caches=caches)
+        text = recipe.student.text
+        vectors = None if text is None or text.column is None else TextVectors(mixture, text.column, text.width)
         reader = ImageReader(
             mixture,
             patch=recipe.student.patch,
@@ -98,15 +105,20 @@ class StageContext:
             open_tars=max(OPEN_TARS, 2 * recipe.data.lanes * recipe.data.window_shards),
             seed=recipe.seed,
             augment=None if settings is None else lambda image, random: augment(image, settings, random),
-            reads_text=recipe.needs.text,
-            needs_text=recipe.needs.text,
+            two_crops=SECOND in recipe.needs.views,
+            reads_text=recipe.reads_text,
+            needs_text=recipe.reads_text,
+            vectors=vectors,
         )
         return cls(recipe, mixture, world, teachers, reader, held_out_rows(recipe, mixture), tokenizer)
 
-    def new_student(self) -> Student:
-        """The student before training; a recipe gives the same weights everywhere."""
+    def new_student(self, *, filled: bool = False) -> Student:
+        """The student before training; a recipe gives the same weights everywhere. filled: the caller replaces all of
+        them, so `init_from` is not read."""
         recipe = self.recipe
         student = new_student(recipe, self.teachers.heads(recipe))
+        if recipe.init_from is not None and not filled:
+            self.initial = start_from(recipe, student, self.tokenizer)
         student.backbone.attention = attention_backend(recipe.run.attention, self.world.device, recipe.train.precision)
         return student.to(self.world.device, _DTYPES[recipe.train.precision])
 
@@ -187,15 +199,19 @@ class StageContext:
         """The images, which may be none, and what else the objectives need."""
         batch = collate(images, self.recipe.student.patch)
         targets = dict(zip(self.teachers.names, self.teachers.targets(batch), strict=True))
-        if not self.recipe.needs.text_tower:
-            return MicroBatch(batch, targets)
+        needs, draws = self.recipe.needs, self.reader.draws(batch.images)
+        if not needs.text_tower:
+            return MicroBatch(batch, targets, None, None, draws, needs.views)
         tokens = self.text_tokens(batch)
-        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens))
+        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens), draws, needs.views)
 
     def text_tokens(self, batch: Batch) -> Tensor:
-        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts."""
+        """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; vectors (B, L) of a column."""
         text = self.recipe.student.text
         assert text is not None
+        if not text.tokenizes:
+            vectors = [image.vector for image in batch.images if image.vector is not None]
+            return torch.from_numpy(np.reshape(vectors, (-1, text.width)).astype(np.float32)).to(self.world.device)
         if self.tokenizer is None:
             raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
         texts = [item or "" for item in batch.texts]
@@ -208,11 +224,19 @@ class StageContext:
     def groups(self, batch: Batch, tokens: Tensor) -> Tensor:
         """Numbers (B, T + 1) of each sample's texts, as the text tower reads them, and of its duplicate set.
 
-        An image and a text whose samples share a number are not negatives, see `same`. tokens: (B, L) or (B, T, L).
+        An image and a text whose samples share a number are not negatives, see `same`. tokens: of `text_tokens`.
         """
         rows = tokens.flatten(0, -2).tolist()
         count = 1 if tokens.ndim == 2 else tokens.shape[1]
-        texts = key_words([make_key("text", str([token for token in row if token != PAD])) for row in rows])
+        texts = key_words([make_key("text", str(_without_padding(row))) for row in rows])
         sets = self.dataset.sets_of([image.row for image in batch.images])
         words = np.concatenate([texts[:, 0].reshape(-1, count), sets[:, :1]], axis=1) >> np.uint64(1)
         return torch.from_numpy(words.astype(np.int64)).to(self.world.device)
+
+
+def _without_padding(row: list[float]) -> list[float]:
+    """CLIP's padding is also a token within texts."""
+    length = len(row)
+    while length and row[length - 1] == PAD:
+        length -= 1
+    return row[:length]

@@ -80,7 +80,7 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
 
 
 def _tokenizer(place: RunFolder, recipe: Recipe) -> bytes | None:
-    if recipe.student.text is None:
+    if recipe.student.text is None or recipe.student.text.tower != "mean":
         return None
     try:
         return (place.path / TOKENIZER).read_bytes()
@@ -133,7 +133,13 @@ def describe(
         name=recipe.name,
         student=recipe.student,
         teachers=teachers,
-        preprocessing=Preprocessing(patch=recipe.student.patch, max_tokens=tokens, decoding=decoding(recipe)),
+        preprocessing=Preprocessing(
+            patch=recipe.student.patch,
+            max_tokens=tokens,
+            mean=recipe.student.pixel_mean,
+            std=recipe.student.pixel_std,
+            decoding=decoding(recipe),
+        ),
         trained=trained,
         precision=precision,
     )
@@ -152,7 +158,8 @@ def write_model(
     tokenizer: bytes | None = None,
     poolers: Sequence[FrozenPooler | None] = (),
 ) -> Path:
-    """standards, poolers: one per teacher; tokenizer: content of tokenizer.json, only with a text tower.
+    """standards, poolers: one per teacher; tokenizer: content of tokenizer.json, only with a text tower
+    whose tokens were learned.
 
     Replaces an older model in the folder, but keeps its card.
     """

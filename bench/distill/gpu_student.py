@@ -64,7 +64,7 @@ def drawn(tokens: int, recipe: Recipe, seed: int = 0) -> list[PatchedImage]:
         grid = (int(rows[0]), int(columns[0]))
         patches = rng.integers(0, 256, (grid[0] * grid[1], patch**2 * 3), dtype=np.uint8)
         found.append(PatchedImage(len(found), grid, patches))
-        held += len(patches) + 1 + recipe.student.registers
+        held += len(patches) + recipe.student.prefix
     return found
 
 
@@ -73,7 +73,7 @@ class Measurement:
         self.recipe, self.device, self.repeats = recipe, device, repeats
         self.world = World(0, 1, device)
         images = drawn(tokens, recipe)
-        lengths = [len(image.patches) + 1 + recipe.student.registers for image in images]
+        lengths = [len(image.patches) + recipe.student.prefix for image in images]
         packs = first_fit_decreasing(lengths, recipe.data.sequence_tokens, recipe.data.sequence_images)
         self.fill = sum(lengths) / (len(packs) * recipe.data.sequence_tokens)
         self.batch: Batch = collate(images)
@@ -138,7 +138,7 @@ class Measurement:
             torch.cuda.reset_peak_memory_stats(self.device)
         kept = self.teachers.targets(self.batch)
         alone, whole = self.seconds(lambda: update(kept)), self.seconds(lambda: update(None))
-        share = cost.flops(patches, 1 + recipe.student.registers) / alone
+        share = cost.flops(patches, recipe.student.prefix) / alone
         peak = measured_peak(self.device, recipe.train.precision, torch.get_num_threads())
         line(f"{what}: student alone", f"{self.tokens / alone:,.0f} tokens/s", f"{share / peak:.1%} of the peak")
         note = f"{len(patches) / whole:,.1f} images/s"

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from bench.kit.measure import line, machine
 from curate.encoders.student.config import MoeConfig
+from curate.encoders.student.network.layers import SwiGLU
 from curate.encoders.student.network.moe import Moe, _cpu_has_bfloat16
-from curate.encoders.student.network.vit import SwiGLU
 
 WIDTH, TOKENS, CONFIG = 768, 2309, MoeConfig(experts=28, active=6, hidden=384)
 

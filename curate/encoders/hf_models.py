@@ -29,14 +29,19 @@ logging.disable_progress_bar()
 def load(spec: Spec, identity: dict[str, Any], device: str) -> HfEncoder:
     source, revision = spec.path or spec.name, spec.options.get("revision", "main")
     with one_line(spec, "load"), seeded(spec.seed):
-        config = AutoConfig.from_pretrained(source, revision=revision)
         processor = AutoImageProcessor.from_pretrained(source, revision=revision)
-        if spec.seed is not None:
-            model = AutoModel.from_config(config)
-        else:
-            options = {"revision": revision, "dtype": "float32", "output_loading_info": True}
-            model = _checked(AutoModel.from_pretrained(source, **options))
-        return (NaFlexTexts if config.model_type == "siglip2" else HfEncoder)(spec, identity, model, processor, device)
+        model = create(spec)
+        kind = NaFlexTexts if model.config.model_type == "siglip2" else HfEncoder
+        return kind(spec, identity, model, processor, device)
+
+
+def create(spec: Spec) -> Any:
+    """The model in float32."""
+    source, revision = spec.path or spec.name, spec.options.get("revision", "main")
+    if spec.seed is not None:
+        return AutoModel.from_config(AutoConfig.from_pretrained(source, revision=revision))
+    options = {"revision": revision, "dtype": "float32", "output_loading_info": True}
+    return _checked(AutoModel.from_pretrained(source, **options))
 
 
 def _checked(loaded: tuple[torch.nn.Module, dict[str, Any]]) -> torch.nn.Module:

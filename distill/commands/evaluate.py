@@ -67,7 +67,7 @@ def _evaluate_run(
 
 
 def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) -> dict[str, Any]:
-    from curate.encoders.student.tokenizer import Tokenizer
+    from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
     from distill.context import StageContext
     from distill.parallel import join_world
     from distill.training.checkpoint import check_shared, last_checkpoint, load_standardisers
@@ -82,11 +82,11 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, conso
     print_doubts(recipe, mixtures[-1], console)
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         check_shared(run, world)
-        tokenizer = Tokenizer.of_run(run.path / TOKENIZER)
+        tokenizer = known_tokenizer(recipe.student.text, lambda: Tokenizer.of_run(run.path / TOKENIZER))
         context = StageContext.of(recipe.staged()[-1], mixtures[-1], world, tokenizer=tokenizer)
         saved = world.from_first(lambda: last_checkpoint(run, fingerprint))
         assert saved is not None
-        student = context.new_student()
+        student = context.new_student(filled=True)
         saved.fill(student)
         key = evaluation_digest(recipe, fingerprint, saved.values["step"])
         return evaluate_student(context, student, load_standardisers(run) or [], run, key)
@@ -153,7 +153,7 @@ def _recipe_of_model(config: ModelConfig) -> Recipe:
     source = {"dataset": "none", "max_tokens": tokens, "texts": {"txt": 1.0}}
     values = {
         "name": config.name,
-        "data": {"sources": [source], "sequence_tokens": tokens + 1 + config.student.registers},
+        "data": {"sources": [source], "sequence_tokens": tokens + config.student.prefix},
         "student": config.student.model_dump(mode="json"),
         "teachers": [{"encoder": "descriptor", "name": teacher.name} for teacher in config.teachers],
         "contrastive": {} if config.student.text is not None else None,

@@ -79,14 +79,14 @@ class StudentModel:
 
     @torch.no_grad()
     def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:
-        features = self.student(batch.tensor(self.student.backbone.prefix.device), batch.grids)
-        lengths = [rows * columns for rows, columns in batch.grids]
-        frames = batch.frames
-        output = ModelOutput(_array(frame_means(features.summary, frames)), _array(features.patches))
+        lengths, frames = [rows * columns for rows, columns in batch.grids], batch.frames
+        features = self.student(batch.tensor(self.student.backbone.prefix.device), batch.grids, frames=frames)
+        own = None if features.reduced else _array(features.patches)
+        output = ModelOutput(_array(frame_means(features.summary, frames)), own)
         for name, (head, standardiser) in self.heads.items():
-            patches = (
-                None if standardiser.patches is None else standardiser.invert_patches(head.patches(features.patches))
-            )
+            patches = None
+            if standardiser.patches is not None and (name in self.poolers or not features.reduced):
+                patches = standardiser.invert_patches(head.patches(features.patches))
             if name in self.poolers and patches is not None:
                 summary = self.poolers[name](patches, lengths)
             else:

@@ -40,13 +40,13 @@ def evaluate_run(
         own[OWN] = text_encoder(student, context.tokenizer, recipe.student.text.context)
     trained = StudentModel(
         AFTER,
-        _in_float32(student),
+        _as_evaluated(student, settings),
         teachers=teachers.names,
         standardisers=standardisers,
         poolers=context.poolers(),
         texts=own,
     )
-    models: list[EvaluatedModel] = [StudentModel(BEFORE, _in_float32(context.new_student())), trained]
+    models: list[EvaluatedModel] = [StudentModel(BEFORE, _as_evaluated(context.new_student(), settings)), trained]
     models += [TeacherModel(name, read.get(name)) for name in teachers.names]
     held_out = EvaluationSet(HELD_OUT, context.dataset, context.test, settings, recipe.seed, recipe.run.workers)
     if settings.sizes:
@@ -66,16 +66,20 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     if model.tokenizer is not None and recipe.student.text is not None:
         texts[OWN] = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
     student = StudentModel(
-        model.config.name, model.student, teachers=model.teachers, standardisers=model.standardisers,
-        poolers=model.poolers, texts=texts,
+        model.config.name, _as_evaluated(model.student, settings), teachers=model.teachers,
+        standardisers=model.standardisers, poolers=model.poolers, texts=texts,
     )  # fmt: skip
     whole = model.config.preprocessing.decoding == "whole"
     evaluations = _other_sets(recipe, [student], None, world, whole=whole)
     return _report(f"{model.config.name}: evaluation", settings, evaluations)
 
 
-def _in_float32(student: Student) -> Student:
-    """In evaluation mode. Features are computed in float32, which `varlen` attention does not support."""
+def _as_evaluated(student: Student, settings: EvaluateRecipe) -> Student:
+    """In evaluation mode, with the settings' reduction of tokens. Features are computed in float32, which `varlen`
+    attention does not support."""
+    own = student.backbone.reduction
+    keep, merge = settings.keep or own.keep, own.merge if settings.merge is None else settings.merge
+    student.backbone.reduction = replace(own, keep=keep, merge=merge)
     if student.backbone.attention == "varlen":
         student.backbone.attention = "auto"
     return student.eval()

@@ -21,6 +21,7 @@ from distill.evaluation.masks import ALPHA, mask_classes
 from distill.evaluation.tasks.prompts import TEMPLATES, read_names, read_templates
 from distill.recipe import EvaluateRecipe, Recipe
 from distill.recipe.evaluate import EvaluationDataset
+from distill.recipe.recipe import semantic
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture
 
@@ -230,7 +231,7 @@ def evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
             "judges": VERSION,
             "fingerprint": fingerprint,
             "step": step,
-            "evaluate": settings.model_dump(mode="json"),
+            "evaluate": semantic(settings),
             "others": [open_sources(item).fingerprint for item in settings.datasets],
             "files": [read(path) for read, path in _readers(settings)],
             "text_encoders": {name: identity(spec) for name, spec in settings.text_encoders.items()},

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 from curate.core.recipe.section import Section, Weight
+from distill.objectives.views import WHOLE, View
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,6 +29,13 @@ class Needs:
     """The student's text tower (`student.text`)."""
     features: Mapping[str, frozenset[Kind]] = field(default_factory=dict)
     """Kinds of features of teachers, by label: the teacher computes them, the student's head predicts them."""
+    views: tuple[View, ...] = (WHOLE,)
+    """What passes the student: `outputs.image` needs the whole images, `outputs.view(view)` the view."""
+
+    @property
+    def patches(self) -> bool:
+        """Whether it reads the student's output for each patch."""
+        return any("patches" in kinds for kinds in self.features.values()) or any(view.hidden for view in self.views)
 
     @classmethod
     def of(cls, objectives: Iterable[Objective]) -> Needs:
@@ -36,7 +44,8 @@ class Needs:
         for needs in every:
             for label, kinds in needs.features.items():
                 features[label] = features.get(label, frozenset()) | kinds
-        return cls(any(one.text for one in every), any(one.text_tower for one in every), features)
+        views = tuple(dict.fromkeys(view for needs in every for view in needs.views))
+        return cls(any(one.text for one in every), any(one.text_tower for one in every), features, views)
 
 
 class Term(NamedTuple):
@@ -86,12 +95,12 @@ class Objective(Section):
 
     def own(self, student: Student) -> nn.Module:
         """What `heads` has returned for this student."""
-        return student.objectives[_key(self.label)]
+        return student.objectives[module_name(self.label)]
 
     def add_heads(self, student: Student) -> None:
         """Add its heads to a new student, which trains and checkpoints them; an exported student has none of them."""
         if (heads := self.heads(student)) is not None:
-            student.objectives[_key(self.label)] = heads
+            student.objectives[module_name(self.label)] = heads
 
     def terms(self, outputs: Outputs) -> Mapping[str, Term]:
         """Losses of each image, by their name in the metrics. The trainer divides their sums by the images of the
@@ -115,6 +124,6 @@ class Objective(Section):
         """Called after each update of the weights, which may be sharded."""
 
 
-def _key(label: str) -> str:
-    """torch's names of modules have no dots."""
+def module_name(label: str) -> str:
+    """The name of an objective's module in `student.objectives`: torch's names have no dots."""
     return label.replace(".", "-")

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from curate.encoders.student.network.student import Head, Student
 from curate.encoders.student.network.vit import VitOutput
 from curate.encoders.student.standardise import Target, TargetStandardiser
+from distill.objectives.base import module_name
 from distill.objectives.kernels.losses import frame_means
+from distill.objectives.views import SECOND, WHOLE, Drawn, View, draw, frame_pair
 
 if TYPE_CHECKING:
     from distill.objectives.base import Kind
@@ -32,9 +37,32 @@ class MicroBatch:
     targets: Mapping[str, Target]
     """Teachers' features by label, not standardised."""
     tokens: Tensor | None = None
-    """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image."""
+    """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image; or vectors (B, L) of the texts."""
     groups: Tensor | None = None
     """(B, T + 1): an image and a text whose samples share a number are not negatives of each other, see `same`."""
+    draws: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """(B,): a uniform number of each sample, drawn again in each epoch, for random choices."""
+    views: Sequence[View] = (WHOLE,)
+    """What passes the model."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A view of a micro-batch that has passed the student."""
+
+    drawn: Drawn
+    output: VitOutput
+    """For each image, and for each frame of a clip."""
+
+    @property
+    def hidden(self) -> Tensor:
+        """(N',): which patches of the samples are hidden."""
+        return torch.from_numpy(self.drawn.hidden).to(self.output.summary.device)
+
+    @property
+    def samples(self) -> Tensor:
+        """(V,): which samples have this view."""
+        return torch.from_numpy(self.drawn.samples).to(self.output.summary.device)
 
 
 @dataclass(frozen=True)
@@ -87,16 +115,39 @@ class Outputs:
     micro: MicroBatch
     spaces: Mapping[str, TeacherSpace]
     """By the teacher's label."""
-    pictures: VitOutput
-    """The student's output for each image, and each frame of a clip."""
+    passed: Mapping[View, VitOutput]
+    """The student's output for each image, and each frame of a clip, by view."""
+    drawn: Mapping[View, Drawn]
+    """Empty if only the whole images have passed."""
     _predicted: dict[str, Target] = field(default_factory=dict)
     _targets: dict[str, Target] = field(default_factory=dict)
 
     @classmethod
     def of(cls, student: Student, micro: MicroBatch, spaces: Mapping[str, TeacherSpace]) -> Outputs:
-        """Run the student on the images."""
-        pictures = student(micro.batch.tensor(student.backbone.prefix.device), micro.batch.grids)
-        return cls(student, micro, spaces, pictures)
+        """Run the student on all views of the images together. The frames of a clip skip the same branches."""
+        batch, device = micro.batch, student.backbone.prefix.device
+        if tuple(micro.views) == (WHOLE,):
+            draws = micro.draws.repeat(batch.frames) if len(micro.draws) else None
+            whole = student(batch.tensor(device), batch.grids, frames=batch.frames, draws=draws)
+            return cls(student, micro, spaces, {WHOLE: whole}, {})
+        drawn = {view: draw(view, batch, micro.draws) for view in micro.views}
+        joined = replace(batch, patches=np.concatenate([own.patches for own in drawn.values()]))
+        grids = [grid for own in drawn.values() for grid in own.grids]
+        places = [place for own in drawn.values() for place in own.places]
+        samples = np.concatenate([own.samples for own in drawn.values()])
+        draws = micro.draws[samples].repeat([batch.frames[number] for number in samples])
+        output = student(joined.tensor(device), grids, places, _masks(drawn, device), draws=draws)
+        passed = _split(output, [len(own.grids) for own in drawn.values()])
+        return cls(student, micro, spaces, dict(zip(drawn, passed, strict=True)), drawn)
+
+    @property
+    def pictures(self) -> VitOutput:
+        """The student's output for each image, and each frame of a clip."""
+        return self.passed[WHOLE]
+
+    def view(self, view: View) -> Seen:
+        """The student's output for a view, which `needs` must name."""
+        return Seen(self.drawn[view], self.passed[view])
 
     @cached_property
     def image(self) -> VitOutput:
@@ -104,7 +155,7 @@ class Outputs:
         own = self.pictures
         if len(own.summary) == len(self.batch.images):
             return own
-        return VitOutput(self._means(own.summary), self._means(own.registers), own.patches)
+        return replace(own, summary=self._means(own.summary), registers=self._means(own.registers))
 
     @property
     def batch(self) -> Batch:
@@ -138,6 +189,11 @@ class Outputs:
             self._targets[teacher] = self.spaces[teacher].standardiser(target)
         return self._targets[teacher]
 
+    def noise(self, width: int) -> Tensor:
+        """(B, width): standard normal numbers, drawn for each sample."""
+        rows = [np.random.default_rng(int(rank)).standard_normal(width) for rank in self.micro.draws]
+        return torch.from_numpy(np.array(rows).reshape(-1, width))
+
     @cached_property
     def image_vectors(self) -> Tensor:
         """(B, E) in the space of the student's text tower, not normalised."""
@@ -146,11 +202,27 @@ class Outputs:
     @cached_property
     def frame_vectors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Two frames of each clip, as `image_vectors` (B, E) each, and whether a sample is a clip (B,), as integers."""
-        frames, pairs = self.batch.frames, torch.tensor([image.pair for image in self.batch.images], dtype=torch.int64)
-        starts = torch.tensor([0, *frames], dtype=torch.int64).cumsum(0)[:-1]
-        first, second = (pairs.view(-1, 2) + starts[:, None]).to(self._picture_vectors.device).unbind(1)
-        clips = (torch.tensor(frames, dtype=torch.int64) > 1).long().to(first.device)
+        first, second = self._frame_pairs
+        clips = (torch.tensor(self.batch.frames, dtype=torch.int64) > 1).long().to(first.device)
         return self._picture_vectors[first], self._picture_vectors[second], clips
+
+    @cached_property
+    def two_views(self) -> tuple[Tensor, Tensor]:
+        """Summaries (B, C) of two views of each sample: of an image and of its second crop (the view `SECOND`), of two
+        frames of a clip."""
+        seen, (first, second) = self.view(SECOND), self._frame_pairs
+        crops = self.pictures.summary[second].index_copy(0, seen.samples, seen.output.summary)
+        return self.pictures.summary[first], crops
+
+    @cached_property
+    def _frame_pairs(self) -> tuple[Tensor, Tensor]:
+        """Two frames of each sample (B,), as places in `pictures`; an image twice."""
+        frames = self.batch.frames
+        pairs = [frame_pair(int(rank), count) for rank, count in zip(self.micro.draws, frames, strict=True)]
+        starts = torch.tensor([0, *frames], dtype=torch.int64).cumsum(0)[:-1]
+        places = torch.tensor(pairs, dtype=torch.int64).view(-1, 2) + starts[:, None]
+        first, second = places.to(self.pictures.summary.device).unbind(1)
+        return first, second
 
     @cached_property
     def _picture_vectors(self) -> Tensor:
@@ -174,3 +246,27 @@ class Outputs:
     def _like_student(self, target: Target) -> Target:
         prefix = self.student.backbone.prefix
         return target.to(prefix.device, prefix.dtype)
+
+
+def _masks(drawn: Mapping[View, Drawn], device: torch.device) -> dict[str, Tensor]:
+    """Which of the patches that pass are masked (N,), for each view with `masked`, by its objective's module."""
+    masks, start = {}, 0
+    total = sum(len(own.patches) for own in drawn.values())
+    for view, own in drawn.items():
+        if view.masked is not None:
+            mask = np.zeros(total, dtype=bool)
+            mask[start : start + len(own.patches)] = own.hidden
+            masks[module_name(view.masked)] = torch.from_numpy(mask).to(device)
+        start += len(own.patches)
+    return masks
+
+
+def _split(output: VitOutput, counts: Sequence[int]) -> list[VitOutput]:
+    """Parts of the outputs; counts: number of images and frames in each part."""
+    ends = np.cumsum([0, *counts]).tolist()
+    lengths = [output.lengths[start:end] for start, end in pairwise(ends)]
+    parts = zip(
+        output.summary.split(list(counts)), output.registers.split(list(counts)),
+        output.tokens.split([sum(own) for own in lengths]), lengths, strict=True,
+    )  # fmt: skip
+    return [VitOutput(*part, output.reduced) for part in parts]

@@ -30,7 +30,7 @@ class Terms:
 
 def terms_of(objectives: Sequence[Objective], outputs: Outputs) -> Terms:
     """Terms of the images of a micro-batch, and their vectors."""
-    terms = Terms(torch.zeros((), dtype=torch.float64, device=outputs.pictures.summary.device))
+    terms = Terms(torch.zeros((), dtype=torch.float64, device=outputs.student.backbone.prefix.device))
     for objective in objectives:
         for name, (weight, losses_B) in objective.terms(outputs).items():
             total = losses_B.sum()

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from curate.core.contracts import Added
 from curate.core.recipe.section import Section
 
 Task = Literal["knn", "probe", "zero_shot", "retrieval", "segmentation", "fidelity", "cka", "maps"]
@@ -37,6 +38,10 @@ class EvaluateRecipe(Section):
     sizes: list[Annotated[int, Field(ge=1)]] = []
     """Resolutions to evaluate each dataset at, in pixels ([256, 512, 2048]): images are scaled, up or down, to about as
     many pixels as a square of this side, with their aspect kept. Empty: at most the run's largest, never up."""
+    keep: Annotated[Annotated[float, Field(gt=0, le=1)] | None, Added()] = None
+    """`student.keep` of the evaluated student; None: as trained."""
+    merge: Annotated[Annotated[int, Field(ge=0)] | None, Added()] = None
+    """`student.merge` of the evaluated student; None: as trained."""
     label: str = "label"
     """Column of the dataset's index, member of the tar (`cls`), or field of its JSON (`json.name`)."""
     class_names: str | None = None

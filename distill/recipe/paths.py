@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from curate.core.errors import RecipeError
+from curate.encoders.spec import KINDS, WORDS
 from distill.recipe.load import parse_recipe
 from distill.recipe.recipe import Recipe
 
@@ -21,6 +22,8 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
             if name in part and not (part[name] or "").startswith(OPEN_CLIP):
                 part[name] = absolute(part[name])
     evaluate["text_encoders"] = {name: absolute_encoder(spec) for name, spec in evaluate["text_encoders"].items()}
+    if values["init_from"] is not None:
+        values["init_from"]["weights"] = absolute_weights(values["init_from"]["weights"])
     for teacher, given in zip(values["teachers"], recipe.teachers, strict=True):
         spec = absolute_encoder(given.encoder)
         if spec != given.encoder:
@@ -42,6 +45,12 @@ def local_folder(place: str, name: str, hint: str = "") -> Path:
     if "://" in place:
         raise RecipeError(f"{name}: {place!r} is not a local folder; give one on a disk{hint and f' {hint}'}")
     return Path(place).expanduser().absolute()
+
+
+def absolute_weights(weights: str) -> str:
+    """The value of `init_from.weights` with an absolute path, if it has one."""
+    model = weights in WORDS or weights.partition(":")[0] in KINDS
+    return absolute_encoder(weights) if model else str(absolute(weights))
 
 
 def absolute_encoder(spec: str) -> str:

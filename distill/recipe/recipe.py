@@ -6,6 +6,7 @@ Fields marked `Runtime` change speed or place, never the result, and are not par
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_serializer, model_validator
@@ -15,8 +16,10 @@ from curate.core.recipe.section import Section
 from curate.encoders.student.config import StudentConfig
 from distill.objectives import Needs, Objective
 from distill.objectives.contrastive import Contrastive
+from distill.objectives.views import SECOND
 from distill.recipe.data import DataRecipe
 from distill.recipe.evaluate import EvaluateRecipe
+from distill.recipe.init_from import InitFrom
 from distill.recipe.objectives import KEY, class_name, parsed
 from distill.recipe.run import RunRecipe
 from distill.recipe.teacher import TeacherRecipe
@@ -48,6 +51,8 @@ class Recipe(Section):
     contrastive: Contrastive | None = None
     objectives: Annotated[list[Annotated[Objective, BeforeValidator(parsed)]], Added()] = []
     """More objectives, each with `objective: package.module:Class` and the values of that class."""
+    init_from: Annotated[InitFrom | None, Added()] = None
+    """Weights that the first stage starts from, instead of random ones."""
     train: TrainRecipe
     stages: list[StageRecipe] = []
     """Stages run in turn, each with its own steps, schedule and data; empty: a single stage with `data` and `train`."""
@@ -84,13 +89,18 @@ class Recipe(Section):
         return Needs.of(self.every_objective)
 
     @property
+    def reads_text(self) -> bool:
+        """Whether the texts of the samples are read, as opposed to vectors of them."""
+        return self.needs.text and (self.student.text is None or self.student.text.tokenizes)
+
+    @property
     def steps(self) -> int:
         """Steps of all stages."""
         return sum(stage.train.steps for stage in self.staged())
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Recipe:
-        longest = self.data.max_tokens + 1 + self.student.registers
+        longest = self.data.max_tokens + self.student.prefix
         if self.data.sequence_tokens < longest:
             raise ValueError(
                 f"data.sequence_tokens {self.data.sequence_tokens} is less than the tokens of the largest image, "
@@ -112,10 +122,14 @@ class Recipe(Section):
         if not any(item.trains for item in objectives):
             raise ValueError("no training objective: every loss of every teacher has weight 0; set a weight above 0")
         for item in objectives:
-            if item.needs().text and not all(source.texts for source in self.data.sources):
+            if item.needs().text and self.reads_text and not all(source.texts for source in self.data.sources):
                 raise ValueError(
                     f"{item.label} requires texts; set `texts` of every one of data.sources, as in {{txt: 1}}"
                 )
+        if self.needs.text and not self.reads_text and self.data.paired:
+            raise ValueError(
+                "data.sources: text_pair, but student.text reads the vectors of a column; remove one of them"
+            )
         return self
 
     @model_validator(mode="after")
@@ -127,6 +141,31 @@ class Recipe(Section):
             for label in item.needs().features.keys() - set(teachers):
                 known = f"choose from {', '.join(teachers)}" if teachers else "the recipe has no teachers; add it"
                 raise ValueError(f"objectives.{number}: unknown teacher {label!r}; {known}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_tokens(self) -> Recipe:
+        """That every objective gets the views and the outputs that it needs."""
+        reduction, most, tubes = self.student.reduction, self.data.max_tokens, self.student.tubelet > 1
+        for item in self.every_objective:
+            if (reduction or tubes) and item.needs().patches:
+                raise ValueError(
+                    f"{item.label} needs the output of each patch, which student.keep, merge and tubelet do not leave; "
+                    f"remove them, or what reads patches"
+                )
+            if tubes and (SECOND in item.needs().views or (isinstance(item, Contrastive) and item.frame_pairs)):
+                raise ValueError(f"{item.label} compares frames, of which student.tubelet makes one clip; remove one")
+            whole = [source for source in self.data.sources if source.modality == "image"]
+            if SECOND in item.needs().views and whole and self.data.augment is None:
+                raise ValueError(f"{item.label} needs data.augment, for a second crop of each image; set it")
+        for name, merge in (("student.merge", self.student.merge), ("evaluate.merge", self.evaluate.merge or 0)):
+            if (end := replace(reduction, merge=merge).exhausted(most, self.student.depth)) is not None:
+                raise ValueError(
+                    f"{name} {merge}: of the {most} patches of the largest image, {end[1]} are left at layer {end[0]}, "
+                    f"which can merge at most half of them; lower it"
+                )
+        if self.student.merge and self.run.attention == "varlen":
+            raise ValueError("run.attention: 'varlen' cannot weigh merged tokens (student.merge); use flex")
         return self
 
     @model_validator(mode="after")

@@ -24,7 +24,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weight decay for matrices; none for vectors (norms, biases), prefix tokens, positions and scalars."""
+    """Weight decay for matrices; none for vectors (norms, biases), prefix tokens, queries, positions and scalars."""
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     scalars: list[nn.Parameter] = []  # a separate group, because they are never sharded
@@ -34,7 +34,9 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         if parameter.ndim == 0:
             scalars.append(parameter)
         else:
-            (matrices if parameter.ndim > 1 and not name.endswith(("prefix", "positions")) else rest).append(parameter)
+            (matrices if parameter.ndim > 1 and not name.endswith(("prefix", "positions", "latent")) else rest).append(
+                parameter
+            )
     groups: list[dict[str, Any]] = [{"params": matrices, "weight_decay": weight_decay, "decays": True}]
     return groups + [{"params": group, "weight_decay": 0.0, "decays": False} for group in (rest, scalars) if group]
 

@@ -53,7 +53,7 @@ def plan_stages(stages: Sequence[Recipe], mixtures: Sequence[Mixture | None]) ->
 
 def check_clips(recipe: Recipe, mixture: Mixture) -> None:
     """InputError for a clip that is longer than a sequence, and for losses between frames without clips."""
-    prefix, capacity, most = 1 + recipe.student.registers, recipe.data.sequence_tokens, 1
+    prefix, capacity, most = recipe.student.prefix, recipe.data.sequence_tokens, 1
     limits = [source.sizes for source in recipe.data.sources]
     counts = PatchCounts(mixture, Draws(mixture, recipe.seed), patch=recipe.student.patch, limits=limits)
     for start in range(0, len(mixture), _BLOCK):
@@ -130,7 +130,7 @@ def _rows(mixture: Mixture, number: int, count: int, random: np.random.Generator
 
 def _sequence(recipe: Recipe, mixture: Mixture | None, weights: NDArray[np.float64]) -> tuple[float, float]:
     """Images and image tokens of a sequence, from a sample of the sources that is packed window by window."""
-    data, prefix = recipe.data, 1 + recipe.student.registers
+    data, prefix = recipe.data, recipe.student.prefix
     random, size = np.random.default_rng(0), min(max(_LEAST, 4 * data.lookahead), _MOST)
     numbers = random.choice(len(weights), size=size, p=weights / weights.sum())
     tokens, frames = np.zeros(size, dtype=np.int64), np.ones(size, dtype=np.int64)

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from curate.core.errors import CurateError, InputError, RecipeError
 from curate.encoders.student.model_folder import TOKENIZER
-from curate.encoders.student.tokenizer import Tokenizer
+from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
 from distill.context import StageContext
 from distill.parallel import World
 from distill.recipe import Recipe
@@ -30,6 +30,7 @@ from distill.training.checkpoint import (
     save_checkpoint,
     save_standardisers,
 )
+from distill.training.initial import inherited_tokenizer
 from distill.training.optim import learning_rate
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
@@ -147,17 +148,17 @@ class TrainingRun:
         context = StageContext.of(
             self.stages[stage], self.mixtures[stage], self.world, tokenizer=tokenizer, models=models
         )
-        if self.recipe.student.text is not None and tokenizer is None:
-            context.tokenizer = self._tokenizer(context)
+        if tokenizer is None:
+            context.tokenizer = known_tokenizer(self.recipe.student.text, lambda: self._tokenizer(context))
         return context
 
     def _tokenizer(self, context: StageContext) -> Tokenizer:
-        """The run's tokenizer; fitted on the texts of this stage if there is none yet."""
+        """The run's tokenizer; if there is none yet, that of `init_from`, or fitted on the texts of this stage."""
         path = self.run.path / TOKENIZER
         saved = self.world.from_first(lambda: None if (found := Tokenizer.of_run(path)) is None else found.json())
         if saved is not None:
             return Tokenizer.parse(saved)
-        fitted = context.fit_tokenizer()
+        fitted = inherited_tokenizer(self.recipe) or context.fit_tokenizer()
         if self.world.first:
             self.run.storage.publish_bytes(TOKENIZER, fitted.json().encode())
         return fitted
@@ -190,9 +191,12 @@ class TrainingRun:
         return Metrics(self.run, every=run.log_every, after_step=step, peak=peak, trackers=made)
 
     def _print_summary(self) -> None:
-        """Print a line about the student, the steps and the devices."""
+        """Print a line about the student, the steps and the devices, and one about the weights it starts from."""
         if not self.world.first:
             return
+        if (initial := self.trainer.context.initial) is not None and not self.trainer.step:
+            self.run.write("initial.json", asdict(initial))
+            self._print(initial.line())
         size, train, data = self.trainer.size, self.recipe.train, self.recipe.data
         active = f", {short(size.active)} of them active" if size.active < size.parameters else ""
         sequences = (

@@ -3,6 +3,7 @@
 recipe.yaml       the effective recipe, overrides applied
 run.json          the fingerprint; a run of another fingerprint never continues here
 standards.pt      standardisation of the teachers' features
+initial.json      with `init_from`: the names of the weights that were taken, and of those that were not
 checkpoints/      step-00000500 …, the last few (`distill.training.checkpoint`)
 metrics.jsonl     a line per `log_every` steps, with the position in the data after them
 plan.json         what planning a step again needs (`distill.training.steps`)
@@ -31,6 +32,7 @@ from curate.core.errors import CurateError, InputError, PinnedError, RunExistsEr
 from curate.core.hashing import digest
 from curate.core.store.storage import Storage
 from curate.encoders import identity
+from curate.encoders.weights import file_digest
 from distill.recipe import Recipe, load_recipe
 from distill.recipe.paths import local_folder
 from distill.samples.sources.mixture import Mixture
@@ -44,7 +46,29 @@ def run_fingerprint(recipe: Recipe, mixtures: Sequence[Mixture]) -> str:
     """Digest of the recipe, of the dataset mixture of each stage, and of the teachers' weights and preprocessing."""
     teachers = [identity(teacher.encoder, precision=teacher.precision) for teacher in recipe.teachers]
     content = [mixture.fingerprint for mixture in mixtures]
-    return digest({"version": VERSION, "recipe": recipe.semantic(), "datasets": content, "teachers": teachers})
+    start = {} if recipe.init_from is None else {"init_from": weights_identity(recipe.init_from.weights)}
+    values = {"version": VERSION, "recipe": recipe.semantic(), "datasets": content, "teachers": teachers}
+    return digest({**values, **start})
+
+
+def is_run(place: Path) -> bool:
+    return (place / "run.json").is_file()
+
+
+def weights_identity(weights: str) -> Any:
+    """Digests of the weights that `init_from` names, without their place. Raises InputError if there are none."""
+    place = Path(weights)
+    if is_run(place):
+        run = RunFolder(place)
+        step = run.last_step()
+        if step is None:
+            raise InputError(f"init_from: {place} has no checkpoint yet; give a run that has one")
+        state = run.read(f"checkpoints/{run.checkpoint(step).name}/state.json", "digest")
+        return None if state is None else state["digest"]
+    if place.is_file():
+        return file_digest(weights)
+    found = identity(f"distill:{weights}" if place.is_dir() else weights)
+    return [found["encoder"], found["weights"]]
 
 
 class RunFolder:

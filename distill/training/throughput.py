@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from curate.encoders.student.network.student import Student
+from curate.encoders.student.reduction import Reduction
 from distill.recipe import Recipe
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -31,7 +32,9 @@ class Size:
 def size_of(student: Student, recipe: Recipe) -> Size:
     """Parameters without frozen ones (a teacher's pooler). Call it before the weights are sharded."""
     own = [item for item in student.parameters() if item.requires_grad]
-    return Size(sum(item.numel() for item in own), round(sum(item.numel() * _visited(item, recipe) for item in own)))
+    experts = {weight for moe in student.backbone.moes() for weight in (moe.gate_up, moe.down)}
+    visited = sum(item.numel() * (_visited(item, recipe) if item in experts else 1.0) for item in own)
+    return Size(sum(item.numel() for item in own), round(visited))
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,14 @@ class Cost:
     """In the embedding and in the heads that read patches."""
     image: float
     """In the heads that read only summaries."""
+    reduction: Reduction
+    depth: int
 
     @classmethod
     def of(cls, student: Student, recipe: Recipe) -> Cost:
         """Call it before the weights are sharded."""
         size = recipe.student
-        attention = 4.0 * size.heads * (size.head_dim or size.width // size.heads) * size.depth
+        attention = 4.0 * size.heads * size.attention_dim * size.depth
         patch, image = _matrices(student.backbone.embed, recipe), 0.0
         for head, teacher in zip(student.heads, recipe.teachers, strict=True):
             if teacher.patches.weight or teacher.pooler:
@@ -59,12 +64,16 @@ class Cost:
             else:
                 image += _matrices(head, recipe)
         blocks = sum(_matrices(block, recipe) for block in student.backbone.blocks)
-        return cls(3 * 2 * blocks, 3 * attention, 3 * 2 * patch, 3 * 2 * image)
+        return cls(3 * 2 * blocks, 3 * attention, 3 * 2 * patch, 3 * 2 * image, size.reduction, size.depth)
 
     def flops(self, patches: Sequence[int], prefix: int) -> float:
         """FLOPs of an update. patches: number per image; prefix: number of CLS and register tokens."""
-        lengths = [count + prefix for count in patches]
-        tokens, pairs = sum(lengths), sum(length**2 for length in lengths)
+        counts, tokens, pairs = list(patches), 0.0, 0.0
+        layers = self.depth if self.reduction else 1
+        for layer in range(1, layers + 1):
+            tokens += sum(count + prefix for count in counts) / layers
+            pairs += sum((count + prefix) ** 2 for count in counts) / layers
+            counts = [self.reduction.after(layer, count) for count in counts]
         return self.token * tokens + self.pair * pairs + self.patch * sum(patches) + self.image * len(patches)
 
 
@@ -75,7 +84,7 @@ def _matrices(module: nn.Module, recipe: Recipe) -> float:
 def _visited(parameter: nn.Parameter, recipe: Recipe) -> float:
     """Fraction of a weight that a token visits; the weights of experts have a third dimension."""
     moe = recipe.student.moe
-    return moe.active / moe.experts if moe is not None and parameter.ndim == 3 else 1.0
+    return moe.visited if moe is not None and parameter.ndim == 3 else 1.0
 
 
 _PEAK_SECONDS = 0.3

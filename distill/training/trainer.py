@@ -118,7 +118,7 @@ class Trainer:
         """The student to evaluate: unsharded, with the moving average's weights if there is one. A collective."""
         if self.ema is None and not sharded(self.student):
             return self.student
-        student = self.context.new_student()
+        student = self.context.new_student(filled=True)
         state = self.student.state_dict() if self.ema is None else self.ema.state(self.student)
         student.load_state_dict(full_state(state))
         return student
@@ -137,9 +137,11 @@ class Trainer:
         """
         world, recipe = self.context.world, self.context.recipe
         patches = [rows * columns for image in share.images for rows, columns in [image.grid] * image.frames]
-        prefix = 1 + recipe.student.registers
+        prefix = recipe.student.prefix
         counts = [len(share.images), len(share.skipped), sum(patches), len(patches)]
-        numbers = world.numbers([*counts, self.cost.flops(patches, prefix), stop])
+        passing = [(view.share, view.lengths(share.images, recipe.student.tubelet)) for view in recipe.needs.views]
+        flops = sum(part * self.cost.flops(lengths, prefix) for part, lengths in passing)
+        numbers = world.numbers([*counts, flops, stop])
         images, skipped, image_tokens, pictures, flops, stops = numbers
         tokens = image_tokens + prefix * pictures
         if self.epoch is not None and share.step.epoch != self.epoch:
@@ -193,13 +195,14 @@ class Trainer:
         return {**sums, "gradient_norm": norm, **load}
 
     def _balance(self) -> dict[str, float]:
-        """Loss-free balancing over the global batch. Returns the maximum load of an expert, relative to the mean."""
+        """Loss-free balancing over the global batch. Returns the maximum load of an expert, relative to its group's."""
         counts = self.student.backbone.expert_counts()
         if counts is None:
             return {}
         counts = self.context.world.sum(counts)
         self.student.backbone.balance(counts)
-        load = counts.double().amax(1) / counts.double().mean(1).clamp(min=1.0)
+        counts = counts.double()
+        load = counts / self.student.backbone.moes()[0].means(counts).clamp(min=1.0)
         return {"expert_load": float(load.max())}
 
     def _check_finite(self, values: dict[str, float]) -> None:

@@ -148,6 +148,7 @@ ALLOWED = [
     ("tests/caption/untrusted/*", "", "captions and orders, which decide what the test finds"),
     ("*", r"(?i)\b(is|are) asked\b", "models and endpoints are asked, by caption.ask for one"),
     ("tests/caption/untrusted/orders/*", "kind: ", "texts of the web and answers of models"),
+    ("*", r"\bSLIP\b|\bslip (needs|compares)", "a method of training"),
     ("tests/e2e/test_cli_runs.py", "dear toy.costly", "the name of a stage"),
     ("tests/e2e/test_text_bad_input.py", "of a man", "a caption"),
 ]

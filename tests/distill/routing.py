@@ -32,10 +32,10 @@ def record_routing(student: Student) -> Iterator[Routing]:
     routing: Routing = {}
     moes = student.backbone.moes()
 
-    def after(backbone: Any, inputs: tuple[Tensor, Sequence[Grid]], output: Any) -> None:
+    def after(backbone: Any, inputs: tuple[Any, ...], output: Any) -> None:
         experts = torch.stack([moe.routing[-1] for moe in moes if moe.routing is not None])
         lengths = [len(backbone.prefix) + rows * columns for rows, columns in inputs[1]]
-        routing.update(zip(_digests(*inputs), experts.split(lengths, dim=1), strict=True))
+        routing.update(zip(_digests(*inputs[:2]), experts.split(lengths, dim=1), strict=True))
         for moe in moes:
             moe.routing = []
 
@@ -53,8 +53,8 @@ def replay_routing(student: Student, routing: Routing) -> Iterator[None]:
     """Route every image to its recorded experts. Raises InputError for an image that was not recorded."""
     moes = student.backbone.moes()
 
-    def before(backbone: Any, inputs: tuple[Tensor, Sequence[Grid]]) -> None:
-        digests = _digests(*inputs)
+    def before(backbone: Any, inputs: tuple[Any, ...]) -> None:
+        digests = _digests(*inputs[:2])
         if missing := sum(digest not in routing for digest in digests):
             raise InputError(f"routing: {missing} of {len(digests)} images were not recorded")
         experts = [routing[digest] for digest in digests]

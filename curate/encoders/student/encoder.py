@@ -49,7 +49,7 @@ class DistillEncoder(FrozenEncoder):
     def __init__(self, spec: Spec, identity: dict[str, Any], model: DistilledModel, device: str) -> None:
         self._head = head_of(spec)
         model.max_tokens = spec.options.get("max_tokens", model.max_tokens)
-        if model.config.student.text is not None and self._head is None:
+        if model.tokenizer is not None and model.config.student.text is not None and self._head is None:
             self.context = model.config.student.text.context
         settings = model.config.preprocessing.model_dump(mode="json", exclude={"decoding"})  # images arrive decoded
         preprocessing = settings | {"max_tokens": model.max_tokens}
@@ -92,8 +92,8 @@ class DistillEncoder(FrozenEncoder):
             return _Vectors(*self.model(images, teachers=[self._head]).teachers[self._head])
         output = self.model(images, teachers=[])
         if output.embedding is not None:
-            return _Vectors(output.embedding, output.patches)
-        return _Vectors(output.summary, output.patches, output.registers if output.registers.shape[1] else None)
+            return _Vectors(output.embedding, output.patches or None)
+        return _Vectors(output.summary, output.patches or None, output.registers if output.registers.shape[1] else None)
 
     def _packs(self, pixels: list[int]) -> Iterator[list[int]]:
         """Positions of images, sorted by size, in groups that fill a forward pass with tokens; at least one each."""

@@ -31,7 +31,7 @@ from curate.encoders.student.network.student import Student, build_student
 from curate.encoders.student.network.vit import VitOutput
 from curate.encoders.student.patches import grid, patchify
 from curate.encoders.student.standardise import TargetStandardiser
-from curate.encoders.student.tokenizer import Tokenizer
+from curate.encoders.student.tokenizer import AnyTokenizer, Tokenizer, known_tokenizer
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -43,7 +43,7 @@ class Output:
     summary: Tensor
     """CLS (B, width)."""
     patches: list[Tensor]
-    """(rows, columns, width) for each image."""
+    """(rows, columns, width) for each image; none for a student with `keep` or `merge`."""
     grids: list[tuple[int, int]]
     """(rows, columns) of each image in patches."""
     registers: Tensor
@@ -62,7 +62,7 @@ class DistilledModel(nn.Module):
         config: ModelConfig,
         student: Student,
         standardisers: Sequence[TargetStandardiser],
-        tokenizer: Tokenizer | None = None,
+        tokenizer: AnyTokenizer | None = None,
         poolers: Mapping[str, FrozenPooler] | None = None,
     ) -> None:
         """standards: one per teacher, in the configuration's order; poolers: by name of the teachers that have one."""
@@ -113,8 +113,9 @@ class DistilledModel(nn.Module):
             pieces = values_NP.split(lengths)
             return [pieces[back[place]].view(*grid, -1) for place, grid in enumerate(grids)]
 
-        output = Output(packed.summary[back], each(packed.patches), grids, packed.registers[back])
-        if self.tokenizer is not None:
+        own = [] if packed.reduced else each(packed.patches)
+        output = Output(packed.summary[back], own, grids, packed.registers[back])
+        if self.student.text is not None:
             output.embedding = self.student.project(packed.summary)[back]
         for name in self.teachers if teachers is None else teachers:
             summary, features = self._project(name, packed, lengths)
@@ -127,6 +128,11 @@ class DistilledModel(nn.Module):
         Raises CurateError without a text tower, TypeError if `texts` is not a list of texts.
         """
         tower = self.student.text
+        if tower is not None and not tower.config.tokenizes:
+            raise CurateError(
+                f"model {self.config.name!r} compares images with vectors of the column {tower.config.column!r}, not "
+                f"with texts; call student.text(vectors)"
+            )
         if self.tokenizer is None or tower is None:
             raise CurateError(
                 f"model {self.config.name!r} has no text tower; train one with student.text and contrastive"
@@ -157,7 +163,7 @@ class DistilledModel(nn.Module):
         number = self.teachers.index(name)
         head, standardisers = self.student.heads[number], self.standardisers[number]
         patches = None
-        if self.config.teachers[number].patches:
+        if self.config.teachers[number].patches and (name in self.poolers or not packed.reduced):
             patches = standardisers.invert_patches(head.patches(packed.patches))
         if name in self.poolers:
             return self.poolers[name](patches, lengths).to(packed.summary), patches
@@ -182,7 +188,8 @@ def load(path: str | Path, *, device: str | torch.device = "cpu") -> DistilledMo
         if teacher.pooler is not None:
             make = partial(_pooler, teacher.pooler)
             poolers[teacher.name] = FrozenPooler(_with_weights(make, _under(tensors, f"poolers.{number}."), file))
-    tokenizer = None if config.student.text is None else _tokenizer(folder / TOKENIZER, config.student.text.vocabulary)
+    text = config.student.text
+    tokenizer = known_tokenizer(text, lambda: _tokenizer(folder / TOKENIZER, 0 if text is None else text.vocabulary))
     return DistilledModel(config, student, standardisers, tokenizer, poolers).eval().to(device)
 
 

@@ -3,7 +3,7 @@
 config.json         ModelConfig
 model.safetensors   `student.*`: the weights; `standards.I.*`: the standardisation of the I-th teacher's features;
                     `poolers.I.*`: the teacher's pooler, if it computes the summary
-tokenizer.json      only with a text tower
+tokenizer.json      only with a text tower whose tokens were learned
 MODEL_CARD.md       written by the publisher of the model; loading ignores it
 """
 
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from curate.core.contracts import is_as_before
 from curate.core.errors import InputError
 from curate.core.recipe.section import Section
 from curate.encoders.spec import Spec
-from curate.encoders.student.config import HeadConfig, StudentConfig
+from curate.encoders.student.config import HALF, Channels, HeadConfig, StudentConfig
 
 FORMAT, VERSION = "distill", 1
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.json", "model.safetensors", "tokenizer.json", "MODEL_CARD.md"
 Precision = Literal["float32", "float16", "bfloat16"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-HALF = (0.5, 0.5, 0.5)
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -36,18 +36,11 @@ class Preprocessing(Section):
     """Pixels."""
     max_tokens: Positive
     """Maximum number of patches per image: the largest number in training."""
-    mean: tuple[float, float, float] = HALF
-    std: tuple[float, float, float] = HALF
+    mean: Channels = HALF
+    std: Channels = HALF
     interpolation: Literal["bicubic"] = "bicubic"
     decoding: Literal["whole", "reduced"] = "whole"
     """reduced: JPEG files of twice the needed size or more are decoded at 1/2, 1/4 or 1/8, as in training."""
-
-    @field_validator("mean", "std")
-    @classmethod
-    def _halves(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if value != HALF:
-            raise ValueError(f"students need pixels scaled by {HALF}")
-        return value
 
 
 class TeacherConfig(Section):
@@ -82,6 +75,9 @@ class ModelConfig(Section):
     def _agrees(self) -> ModelConfig:
         if self.preprocessing.patch != self.student.patch:
             raise ValueError(f"preprocessing.patch is {self.preprocessing.patch}, student.patch {self.student.patch}")
+        scaled = self.student.pixel_mean, self.student.pixel_std
+        if (self.preprocessing.mean, self.preprocessing.std) != scaled:
+            raise ValueError(f"preprocessing: the student needs pixels scaled by {scaled[0]} and {scaled[1]}")
         for item in self.teachers:
             if (item.patches or item.pooler) and item.head.patches is None:
                 raise ValueError(f"teachers: the head of {item.name!r} has no width for patch features")
@@ -90,7 +86,19 @@ class ModelConfig(Section):
         return self
 
     def bytes(self) -> bytes:
-        return json.dumps(self.model_dump(mode="json"), indent=1).encode() + b"\n"
+        """Without options of the student that have their default, so that older versions read the model too."""
+        values = self.model_dump(mode="json")
+        _drop_defaults(self.student, values["student"])
+        return json.dumps(values, indent=1).encode() + b"\n"
+
+
+def _drop_defaults(section: BaseModel, values: dict[str, Any]) -> None:
+    for name, info in type(section).model_fields.items():
+        value = getattr(section, name)
+        if is_as_before(info, value):
+            del values[name]
+        elif isinstance(value, BaseModel):
+            _drop_defaults(value, values[name])
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -120,7 +128,8 @@ def read_config(folder: Path) -> ModelConfig:
         at = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
         problem = first["msg"].removeprefix("Value error, ")
         raise InputError(f"{str(folder / CONFIG)!r}: {at}{problem}; export the model again") from None
-    needed = [WEIGHTS, *([TOKENIZER] if config.student.text is not None else [])]
+    text = config.student.text
+    needed = [WEIGHTS, *([TOKENIZER] if text is not None and text.tower == "mean" else [])]
     for name in needed:
         if not (folder / name).is_file():
             raise InputError(f"no {name} in {str(folder)!r}; copy the whole folder, or export the model again")
@@ -151,7 +160,8 @@ def check_folder(spec: Spec) -> FolderCheck:
     tokens = spec.options.get("max_tokens", 1)
     if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 1:
         problems.append(f"encoder: max_tokens must be an integer of 1 or more, not {tokens!r}")
-    return FolderCheck(problems, config.student.text is not None and head is None)
+    text = config.student.text
+    return FolderCheck(problems, text is not None and text.tokenizes and head is None)
 
 
 def head_of(spec: Spec) -> str | None:

@@ -1,4 +1,5 @@
-"""Byte-pair tokens of a small vocabulary, learned from the texts that a student is trained on.
+"""Tokenizers of texts: byte-pair tokens of a small vocabulary, learned from the texts that a student is trained on, and
+CLIP's own.
 
 The vocabulary of a large model outweighs a small student: 49,152 tokens of width 192 are 9.4M weights. Byte-level pairs
 (Sennrich et al. 2016; bytes as in GPT-2) can encode every text.
@@ -6,7 +7,7 @@ The vocabulary of a large model outweighs a small student: 49,152 tokens of widt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from curate.core.errors import InputError
 from curate.core.hashing import digest_bytes
+from curate.encoders.student.config import CLIP_VOCABULARY, TextConfig
 
 PAD, END = 0, 1
 _SPECIAL = ["<pad>", "<end>"]
@@ -107,6 +109,45 @@ class Tokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return self._pieces.decode([int(token) for token in tokens]).removeprefix(" ")
+
+
+class ClipTokenizer:
+    """CLIP's tokens, by open_clip: lower-cased, with a token before and one after each text."""
+
+    def __init__(self) -> None:
+        from open_clip.tokenizer import SimpleTokenizer  # takes seconds
+
+        self._pieces = SimpleTokenizer()
+
+    def __len__(self) -> int:
+        return CLIP_VOCABULARY
+
+    def digest(self) -> str:
+        return CLIP_TOKENIZER
+
+    def encode(self, texts: Sequence[str], context: int) -> NDArray[np.int64]:
+        """(B, L) with L <= context, padded with 0, which is also the token of "!" within a text. Every text ends with
+        the largest token, also a truncated one.
+
+        Reads 16 characters per token: open_clip takes quadratic time in the length of a word.
+        """
+        if not texts:
+            return np.zeros((0, 1), dtype=np.int64)
+        cut = [_encodable(text[: _CHARACTERS * context]) for text in texts]
+        rows = self._pieces(cut, context_length=context).numpy()
+        return rows[:, : rows.argmax(1).max() + 1].astype(np.int64)
+
+
+CLIP_TOKENIZER = "CLIP"
+_CHARACTERS = 16
+AnyTokenizer = Tokenizer | ClipTokenizer
+
+
+def known_tokenizer(text: TextConfig | None, read: Callable[[], Tokenizer | None]) -> AnyTokenizer | None:
+    """The tokenizer of a text tower; None if there is no tower or it reads no texts. read: of one that was fitted."""
+    if text is None or not text.tokenizes:
+        return None
+    return ClipTokenizer() if text.tower == "clip" else read()
 
 
 def _encodable(text: str) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from curate.encoders.student.network.moe import Moe
 from curate.encoders.student.network.student import Student
+from curate.encoders.student.network.vit import all_patches
 from distill.evaluation.datasets import EvaluationSet
 from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks, reader_of
 from distill.evaluation.models import StudentModel
@@ -206,7 +207,7 @@ def _student_rows(batch: _Minibatch, student: Student, image: PatchedImage, chos
     blocks = {f"{LAYER} {number}": student.backbone.blocks[number - 1] for number in numbers}
     mlps = {f"{EXPERT} {number}": student.backbone.blocks[number - 1].mlp for number in numbers}
     moes = {name: mlp for name, mlp in mlps.items() if isinstance(mlp, Moe)}
-    with Recorder({**blocks, **moes}) as recorder:
+    with Recorder({**blocks, **moes}) as recorder, all_patches(student.backbone):
         student(torch.from_numpy(one.patches).to(student.backbone.prefix.device), one.grids)
     for name in blocks:
         batch.rows.setdefault(name, []).append(_array(recorder.outputs[name][-count:]))

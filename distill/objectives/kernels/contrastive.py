@@ -72,6 +72,18 @@ def sigmoid_loss(logits_NN: Tensor, alike_NN: Tensor) -> Tensor:
     return -logsigmoid(sign * logits_NN).masked_fill(alike_NN, 0.0).sum() / len(logits_NN)
 
 
+def simclr_loss(first_ND: Tensor, second_ND: Tensor, temperature: float) -> Tensor:
+    """NT-Xent: the mean cross-entropy of each view with the other view of its image as label among all other views
+    (Chen et al. 2020, Eq. 1). Without images 0, with a gradient."""
+    count = len(first_ND)
+    if not count:
+        return (first_ND.sum() + second_ND.sum()) * 0.0
+    views = normalize(torch.cat([first_ND, second_ND]), dim=-1)
+    itself = torch.eye(2 * count, dtype=torch.bool, device=views.device)
+    logits = (views @ views.T / temperature).masked_fill(itself, float("-inf"))
+    return cross_entropy(logits, torch.arange(2 * count, device=views.device).roll(count))
+
+
 def same(groups_NG: Tensor, side: int = 0) -> Tensor:
     """Mask (N, N) of the pairs of image i and text `side` of another sample j that are not negatives: sample i has the
     same text, or the same duplicate set.

@@ -43,3 +43,9 @@ def image_means(values_N: Tensor, tokens: Sequence[int]) -> Tensor:
     image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=len(values_N))
     sums = values_N.new_zeros(len(counts), *values_N.shape[1:]).index_add(0, image, values_N)
     return sums / counts.to(values_N).view(-1, *[1] * (values_N.ndim - 1))
+
+
+def hidden_means(values_N: Tensor, hidden_N: Tensor, tokens: Sequence[int]) -> Tensor:
+    """Means per image (B,) over its hidden tokens; 0 for an image without any."""
+    share = image_means(hidden_N.to(values_N), tokens)
+    return image_means(values_N * hidden_N, tokens) / torch.where(share == 0, 1.0, share)

@@ -12,7 +12,8 @@ from distill.samples.sources.index import ITEM
 from distill.samples.sources.mixture import Mixture
 
 SIZE, TEXT, AUGMENT = 0x512E, 0x7E87, 0xA063
-SECOND_TEXT, SENTENCE, SECOND_SENTENCE, PAIR = 0x7E88, 0x5E27, 0x5E28, 0xF2A3
+SECOND_TEXT, SENTENCE, SECOND_SENTENCE = 0x7E88, 0x5E27, 0x5E28
+VIEW, SECOND_AUGMENT = 0xF2A3, 0xA064
 """Salts: draws with different salts are independent."""
 _BLOCK = 1 << 20
 

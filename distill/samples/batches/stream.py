@@ -191,7 +191,7 @@ def training_stream(
     recipe: Recipe, mixture: Mixture, read: NDArray[np.bool_] | Read, counted: Counted | None = None
 ) -> Stream:
     """The steps of a stage (`Recipe.staged`). read: the samples to train on."""
-    data, prefix = recipe.data, 1 + recipe.student.registers
+    data, prefix = recipe.data, recipe.student.prefix
     limits = [source.sizes for source in mixture.recipes]
     counts = PatchCounts(mixture, Draws(mixture, recipe.seed), patch=recipe.student.patch, limits=limits)
     return Stream(

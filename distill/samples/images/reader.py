@@ -21,12 +21,13 @@ from curate.codec.images import MAX_PIXELS, decode
 from curate.core.errors import Reject
 from curate.encoders.student.patches import grid, patchify
 from curate.encoders.student.pixels import decode_to, resize, resize_to_grid
-from distill.samples.batches.draws import AUGMENT, PAIR, Draws
+from distill.samples.batches.draws import AUGMENT, SECOND_AUGMENT, VIEW, Draws
 from distill.samples.images.counts import PatchCounts
 from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS, MemberReader
 from distill.samples.sources.mixture import Mixture, as_mixture
+from distill.samples.text_vectors import TextVectors
 from distill.samples.texts import Found, Texts
 
 _ENLARGE = 1 << 16
@@ -62,8 +63,12 @@ class PatchedImage:
     augmented: bool = False
     """Augmented at random, so that the teachers' features for it must not be reused."""
     frames: int = 1
-    pair: tuple[int, int] = (0, 0)
-    """Two frames of a clip, drawn for it."""
+    epoch: int = 0
+    """The source's epoch in which it was drawn."""
+    second: PatchedImage | None = None
+    """Another random crop of an image."""
+    vector: NDArray[np.float32] | None = None
+    """The vector of its text, see `TextVectors`."""
 
     def pictures(self) -> list[PatchedImage]:
         """Each frame as an image; an image itself."""
@@ -128,14 +133,17 @@ class ImageReader:
         read: Callable[[int], bytes] | None = None,
         seed: int = 0,
         augment: Augment | None = None,
+        two_crops: bool = False,
         reads_text: bool = True,
         needs_text: bool = False,
+        vectors: TextVectors | None = None,
         whole: bool = False,
         enlarge: bool = False,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
-        row, instead of the dataset's tars; reads_text: read texts if a source names them; needs_text: skip an image
-        without text as `no_text`; whole: never decode JPEGs at a reduced size, which is the default with teachers;
+        row, instead of the dataset's tars; two_crops: augment each image a second time; reads_text: read texts if a
+        source names them; needs_text: skip an image without text as `no_text`; vectors: of texts; an image without one
+        is skipped as `no_text` too; whole: never decode JPEGs at a reduced size, which is the default with teachers;
         enlarge: scale smaller images up to the limit."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
@@ -147,9 +155,10 @@ class ImageReader:
         limits = [recipe.sizes if max_tokens is None else {max_tokens: 1.0} for recipe in mixture.recipes]
         self.patch_counts = PatchCounts(mixture, draws, patch=patch, limits=limits)
         self._teachers = teachers if teachers is not None and teachers.prepares else None
+        self._vectors = vectors
         self._whole = whole or self._teachers is not None
         self._enlarge = enlarge
-        self._allowance, self._augment = allowance or CacheBudget(0), augment
+        self._allowance, self._augment, self._two_crops = allowance or CacheBudget(0), augment, two_crops
         self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, list[Image.Image]] = {}
         self._kept_texts: dict[int, Found] = {}
@@ -163,6 +172,7 @@ class ImageReader:
         """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
         try:
             texts = self._texts(row, epoch)
+            vector = None if self._vectors is None else self._vectors.of_row(row)
             if self._augment is None or epoch is None:
                 image = self._plain(row, self.patch_counts.limit_of(row, epoch))
             else:
@@ -174,9 +184,13 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
-        if image.frames > 1:
-            image.pair = _pair(int(self._draws.ranks(PAIR, row, epoch or 0)[0]), image.frames)
+        image.epoch, image.vector = epoch or 0, vector
         return image
+
+    def draws(self, images: Sequence[PatchedImage]) -> NDArray[np.uint64]:
+        """Uniform 64-bit numbers (n,), one of each image in its epoch."""
+        rows, epochs = ([image.row for image in images], [image.epoch for image in images])
+        return self._draws.ranks(VIEW, np.array(rows, dtype=np.int64), np.array(epochs, dtype=np.int64))
 
     def _files(self, row: int) -> list[bytes]:
         """The encoded image, or the frames to read of a clip."""
@@ -237,14 +251,24 @@ class ImageReader:
     def _augmented(self, row: int, epoch: int, augment: Augment) -> PatchedImage:
         """The augmented image, enlarged to the number of patches planned for the whole image; all frames of a clip
         alike."""
-        rank = int(self._draws.ranks(AUGMENT, row, epoch)[0])
-        images = [augment(image, random=np.random.default_rng(rank)) for image in self._originals(row)]
+        originals = self._originals(row)
+        result, images = self._changed(row, epoch, augment, originals, AUGMENT)
+        result.prepared = self._prepared(row, images, augmented=True)
+        if self._two_crops and len(originals) == 1:
+            result.second, _ = self._changed(row, epoch, augment, originals, SECOND_AUGMENT)
+        return result
+
+    def _changed(
+        self, row: int, epoch: int, augment: Augment, originals: Sequence[Image.Image], salt: int
+    ) -> tuple[PatchedImage, list[Image.Image]]:
+        rank = int(self._draws.ranks(salt, row, epoch)[0])
+        images = [augment(image, random=np.random.default_rng(rank)) for image in originals]
         planned = self.patch_counts.planned(row, self.patch_counts.limit_of(row, epoch))
         width, height = images[0].size
         columns, rows = enlarged(width, height, patch=self.patch, tokens=planned)
         result = self._patches(row, [resize_to_grid(image, columns, rows, self.patch) for image in images])
-        result.prepared, result.augmented = self._prepared(row, images, augmented=True), True
-        return result
+        result.augmented = True
+        return result, images
 
     def _originals(self, row: int) -> list[Image.Image]:
         """The images to augment: at full size if teachers need it, otherwise no larger than the student can use."""
@@ -283,9 +307,3 @@ class ImageReader:
 def enlarged(width: int, height: int, *, patch: int, tokens: int) -> tuple[int, int]:
     """(columns, rows) of patches of an image that is scaled up or down to at most `tokens` of them."""
     return grid(width * _ENLARGE, height * _ENLARGE, patch=patch, max_tokens=tokens)
-
-
-def _pair(rank: int, frames: int) -> tuple[int, int]:
-    """Two different frames of a clip, in order, for a uniform 64-bit number."""
-    first, second = rank % frames, rank // frames % (frames - 1)
-    return (first, second + 1) if second >= first else (second, first)

@@ -174,7 +174,7 @@ def test_a_pooler_computes_the_summary_from_raw_patches(stage):
     student.backbone.prefix = nn.Parameter(torch.zeros(1, 4, dtype=torch.float64))
     student.heads = nn.ModuleList([Head(standardisers.patches(raw))])
     empty = torch.zeros(10, 4, dtype=torch.float64)
-    student.forward = lambda patches, grids: VitOutput(empty, empty[:, None], raw)
+    student.forward = lambda patches, grids, frames, draws: VitOutput(empty, empty[:, None], raw, lengths)
     recipe = parse_recipe(values_of("/none", pooler=True, patches={"weight": 0}), "test")
     spaces = spaces_of(recipe, [standardisers], {"dino": pooler})
 

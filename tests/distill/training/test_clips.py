@@ -19,6 +19,7 @@ from distill.context import StageContext
 from distill.evaluation.models import StudentModel
 from distill.objectives.outputs import Outputs
 from distill.objectives.terms import relational, terms_of
+from distill.objectives.views import frame_pair
 from distill.parallel import World
 from distill.recipe import parse_recipe
 from distill.samples.batches.loader import collate
@@ -110,7 +111,9 @@ def test_vectors_of_a_clip_are_means_and_two_of_its_frames_are_a_pair(clips):
     _, parts = relational([contrastive], terms_of([contrastive], outputs).vectors, student)
     without = contrastive.model_copy(update={"frame_pairs": 0.0})
     _, plain = relational([without], terms_of([without], outputs).vectors, student)
-    pairs = [(own, image.pair) for own, image in zip(projected, batch.images, strict=True) if image.frames > 1]
+    ranks = context.reader.draws(batch.images).tolist()
+    drawn = [frame_pair(rank, len(own)) for rank, own in zip(ranks, projected, strict=True)]
+    pairs = [(own, pair) for own, pair in zip(projected, drawn, strict=True) if len(own) > 1]
     first, second = (normalize(torch.stack([own[pair[side]] for own, pair in pairs]), dim=-1) for side in (0, 1))
     logits = first @ second.T * student.logit_scale.exp()
     assert len(logits) == 4 and len({image.text for image in images}) == 4  # rows 2 and 7 have the same words

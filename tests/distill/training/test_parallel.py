@@ -44,7 +44,7 @@ def everything(dataset: str, run: str) -> dict[str, Any]:
     and gradient clipping."""
     values = recipe_values(dataset, run)
     values["data"]["sources"][0]["texts"] = {"txt": 1}
-    moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01}
+    moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01, "shared": 2, "shared_active": 1}
     text = {"vocabulary": 300, "context": 8, "width": 8, "depth": 1, "heads": 1}
     values["student"] |= {"moe": moe, "text": text, "embed": 8}
     values["teachers"] = [
@@ -102,7 +102,8 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Recipe with two texts per image; every third image lacks one of them. No experts, so no routing to replay."""
+    """Recipe with two texts per image, of which every third image lacks one, and objectives with further views. No
+    experts, so no routing to replay; the student is PE's, with stochastic depth."""
     items = drawn_items(40)
     captions = [None if number % 3 == 1 else f"number {number}".encode() for number in range(len(items))]
     documents = [
@@ -113,20 +114,32 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         str(write_dataset(place / "toy", items, texts=captions, documents=documents)), str(place / "run")
     )
     values["data"]["sources"][0] |= {"texts": {"txt": 1, "tags": 1}, "text_pair": ["txt", "tags"]}
-    values["student"] |= {"moe": None}
+    values["student"] |= {
+        "moe": None, "norm": "layer", "mlp": "gelu", "bias": True, "qk_norm": False, "pre_norm": True, "drop_path": 0.4,
+        "positions": "absolute + axial", "position_grid": 3, "pool": "attention", "pool_heads": 2, "layer_scale": 0.5,
+    }  # fmt: skip
+    values["data"]["augment"] = {"crop": [0.5, 1.0], "flip": True}
+    values["objectives"] += [
+        {"objective": "distill.objectives.mae:Mae", "decoder": {"depth": 1, "width": 8, "heads": 1}},
+        {"objective": "distill.objectives.masking:Masking", "share": 0.5},
+        {"objective": "distill.objectives.denoising:Denoising"},
+        {"objective": "distill.objectives.slip:Slip", "hidden": 8, "embed": 4},
+    ]
     return values
 
 
 @pytest.fixture(scope="module")
 def clips(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Recipe with clips of one to four frames, of which two are a pair."""
+    """Recipe with clips of one to four frames, of which two are a pair, and layers that leave fewer tokens."""
     place, samples = tmp_path_factory.mktemp("clips"), [clip(number, 1 + number % 4) for number in range(24)]
     dataset = write_clips(place / "toy", samples, texts=[f"number {number}" for number in range(24)])
     values = everything(str(dataset), str(place / "run"))
     values["data"]["sources"][0] |= {"modality": "video", "max_tokens": 12}
     values["data"] |= {"sequence_tokens": 150, "sequence_images": 8}
-    values["student"] |= {"moe": None}
-    values["contrastive"]["frame_pairs"] = 0.7
+    values["student"] |= {"moe": None, "keep": 0.6, "keep_layers": [1], "merge": 2}
+    values["contrastive"]["frame_pairs"], values["objectives"] = 0.7, []
+    for teacher in values["teachers"]:
+        teacher["patches"] = {"weight": 0}
     return values
 
 
@@ -151,9 +164,8 @@ def finished(
     plain["train"] |= {"precision": "float64", "steps": 9}
     plain["teachers"][0]["standardise"] = "scale"
     jobs = {"plain": plain}
-    jobs |= {
-        name: own | {"run": own["run"] | {"micro_sequences": 1}} for name, own in (("pairs", pairs), ("clips", clips))
-    }
+    for name, own in (("pairs", pairs), ("clips", clips)):
+        jobs[name] = own | {"run": own["run"] | {"micro_sequences": 1, "parallel": "fsdp"}}
     for name, run in (
         ("micro", {"micro_sequences": 1}),
         ("sharded", {"parallel": "fsdp", "activation_checkpointing": True}),
@@ -230,15 +242,15 @@ def test_two_ranks_equal_one_with_losses_between_images(finished, alone, name):
     assert_same(alone, finished.ranks(name))
 
 
-def test_two_ranks_equal_one_with_two_texts_per_image(finished, pairs):
-    """Two ranks with micro-batches against one process with whole batches."""
+def test_two_ranks_equal_one_with_two_texts_per_image_and_views(finished, pairs):
+    """Two ranks with micro-batches and sharded weights against one process with whole batches."""
     one = take_steps(pairs, ALONE)
     assert_same(one, finished.ranks("pairs"))
     assert all(step["sums"]["contrastive"] > 0 for step in one["steps"])
 
 
 def test_two_ranks_equal_one_with_clips(finished, clips):
-    """A clip is never divided between ranks, nor between micro-batches."""
+    """A clip is never divided between ranks, nor between micro-batches. With sharded weights."""
     assert_same(take_steps(clips, ALONE), finished.ranks("clips"))
 
 

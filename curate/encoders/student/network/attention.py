@@ -42,16 +42,17 @@ def attention_backend(name: str, device: torch.device, precision: str = "bfloat1
     return name
 
 
-def attention_plan(lengths: Sequence[int], device: torch.device, backend: str = "auto") -> Plan:
-    """lengths: tokens per image."""
+def attention_plan(
+    lengths: Sequence[int], device: torch.device, backend: str = "auto", bias: Tensor | None = None
+) -> Plan:
+    """lengths: tokens per image; bias (tokens,): added to all scores of a token as a key, not with `varlen`."""
     if backend == "auto":
         backend = attention_backend(backend, device)
-    makers: dict[str, Callable[[Sequence[int], torch.device], Plan]] = {
-        "sdpa_loop": lambda lengths, _: Loop(lengths),
-        "flex": Flex,
-        "varlen": Varlen,
-    }
-    return makers[backend](lengths, device)
+    if backend == "varlen":
+        if bias is not None:
+            raise InputError("run.attention: 'varlen' cannot weigh merged tokens (student.merge); use flex")
+        return Varlen(lengths, device)
+    return Flex(lengths, device, bias) if backend == "flex" else Loop(lengths, bias)
 
 
 def runs(lengths: Sequence[int]) -> list[tuple[int, int]]:
@@ -62,32 +63,36 @@ def runs(lengths: Sequence[int]) -> list[tuple[int, int]]:
 class Loop:
     """The result of one call of SDPA per image."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
-        self.runs = runs(lengths)
+    def __init__(self, lengths: Sequence[int], bias: Tensor | None = None) -> None:
+        self.runs, self.bias = runs(lengths), bias
 
     def __call__(self, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> Tensor:
         if not self.runs:
             return v_NHD + 0 * (q_NHD + k_NHD)  # no tokens: empty gradients, not missing ones
         sizes = [images * length for images, length in self.runs]
-        parts = zip(*(x.split(sizes) for x in (q_NHD, k_NHD, v_NHD)), self.runs, strict=True)
-        return torch.cat([_attend(q, k, v, images) for q, k, v, (images, _) in parts])
+        biases = [None] * len(sizes) if self.bias is None else self.bias.to(q_NHD.dtype).split(sizes)
+        parts = zip(*(x.split(sizes) for x in (q_NHD, k_NHD, v_NHD)), biases, self.runs, strict=True)
+        return torch.cat([_attend(q, k, v, bias, images) for q, k, v, bias, (images, _) in parts])
 
 
-def _attend(q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor, images: int) -> Tensor:
+def _attend(q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor, bias_N: Tensor | None, images: int) -> Tensor:
     q, k, v = (x.unflatten(0, (images, -1)).transpose(1, 2) for x in (q_NHD, k_NHD, v_NHD))
-    return scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(0, 1)
+    mask = None if bias_N is None else bias_N.view(images, 1, 1, -1)
+    return scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(0, 1)
 
 
 class Flex:
-    def __init__(self, lengths: Sequence[int], device: torch.device) -> None:
-        self.mask = document_mask(lengths, device)
+    def __init__(self, lengths: Sequence[int], device: torch.device, bias: Tensor | None = None) -> None:
+        self.mask, self.bias = document_mask(lengths, device), bias
         self.attend = _flex(compiled=device.type == "cuda")
 
     def __call__(self, q_NHD: Tensor, k_NHD: Tensor, v_NHD: Tensor) -> Tensor:
         if q_NHD.device.type == "cpu" and q_NHD.requires_grad:
             raise InputError("run.attention: 'flex' has no backward pass on a CPU; use sdpa_loop")
         q, k, v = (x.transpose(0, 1)[None] for x in (q_NHD, k_NHD, v_NHD))
-        mixed: Tensor = self.attend(q, k, v, block_mask=self.mask)[0]
+        bias = self.bias
+        add = None if bias is None else lambda score, _b, _h, _q, kv: score + bias[kv]
+        mixed: Tensor = self.attend(q, k, v, score_mod=add, block_mask=self.mask)[0]
         return mixed.transpose(0, 1)
 
 

@@ -34,11 +34,13 @@ class Moe(nn.Module):
     def __init__(self, width: int, config: MoeConfig) -> None:
         super().__init__()
         self.config = config
-        self.router = nn.Linear(width, config.experts, bias=False)
-        self.gate_up = nn.Parameter(torch.empty(config.experts, 2 * config.hidden, width))
-        self.down = nn.Parameter(torch.empty(config.experts, width, config.hidden))
-        self.register_buffer("bias", torch.zeros(config.experts))
-        self.register_buffer("counts", torch.zeros(config.experts, dtype=torch.int64), persistent=False)
+        self.experts = config.experts + config.shared
+        """The shared ones are the last."""
+        self.router = nn.Linear(width, self.experts, bias=False)
+        self.gate_up = nn.Parameter(torch.empty(self.experts, 2 * config.hidden, width))
+        self.down = nn.Parameter(torch.empty(self.experts, width, config.hidden))
+        self.register_buffer("bias", torch.zeros(self.experts))
+        self.register_buffer("counts", torch.zeros(self.experts, dtype=torch.int64), persistent=False)
         self.routing: list[Tensor] | None = None
         """Set to a list to record routing: each forward appends the experts of its tokens (tokens, active)."""
         self.forced: Tensor | None = None
@@ -49,11 +51,11 @@ class Moe(nn.Module):
         width, hidden = self.down.shape[1:]
         nn.init.trunc_normal_(self.router.weight, std=0.5 * width**-0.5)
         nn.init.trunc_normal_(self.gate_up, std=width**-0.5)
-        nn.init.trunc_normal_(self.down, std=(hidden * self.config.active) ** -0.5)
+        nn.init.trunc_normal_(self.down, std=(hidden * (self.config.active + self.config.shared_active)) ** -0.5)
 
     def forward(self, x_NC: Tensor) -> Tensor:
         scores, experts = self.route(x_NC)
-        dispatch = Dispatch.of(experts, self.config.experts)
+        dispatch = Dispatch.of(experts, self.experts)
         if torch.is_grad_enabled() and not _recomputation.running:
             with torch.no_grad():
                 self.counts += dispatch.counts
@@ -72,17 +74,30 @@ class Moe(nn.Module):
         if self.forced is not None:
             experts = self.forced
         else:
-            experts = (scores.detach() + self.bias.to(wide)).topk(self.config.active, dim=-1, sorted=False).indices
+            experts = self._choose(scores.detach() + self.bias.to(wide))
         if self.routing is not None:
             self.routing.append(experts)
         return scores, experts
+
+    def _choose(self, scores_NE: Tensor) -> Tensor:
+        """The experts of the largest scores in each group (tokens, active)."""
+        sizes, chosen, first = [size for size, _ in self.config.groups], list[Tensor](), 0
+        for own, (size, active) in zip(scores_NE.split(sizes, dim=-1), self.config.groups, strict=True):
+            chosen.append(own.topk(active, dim=-1, sorted=False).indices + first)
+            first += size
+        return torch.cat(chosen, dim=-1)
 
     @torch.no_grad()
     def balance(self, counts: Tensor) -> None:
         """counts (experts,): tokens per expert in the update, summed over ranks."""
         counts = counts.to(self.bias)
-        self.bias += self.config.balance_rate * torch.sign(counts.mean() - counts)
+        self.bias += self.config.balance_rate * torch.sign(self.means(counts) - counts)
         self.counts.zero_()
+
+    def means(self, counts: Tensor) -> Tensor:
+        """Mean tokens per expert of each expert's group (…, experts), for counts (…, experts)."""
+        parts = counts.split([size for size, _ in self.config.groups], dim=-1)
+        return torch.cat([part.mean(-1, keepdim=True).expand_as(part) for part in parts], dim=-1)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""A teacher's attention pooler on the student's patches predicts the teacher's summary (AMoE, for SigLIP2).
+"""Attention poolers on packed tokens: the student's own (PE), and a frozen one of a teacher.
 
-Gradients flow through it to the patches; its weights belong to the teacher, never change, and are not in the student's
-checkpoints.
+A teacher's pooler on the student's patches predicts the teacher's summary (AMoE, for SigLIP2). Gradients flow through
+it to the patches; its weights belong to the teacher, never change, and are not in the student's checkpoints.
 """
 
 from __future__ import annotations
@@ -15,20 +15,16 @@ import torch
 from torch import Tensor, nn
 
 from curate.encoders.student.network.attention import runs
+from curate.encoders.student.network.layers import NORMS
 
 
-class FrozenPooler(nn.Module):
-    """pooler(patches (N, P) of packed images, patches per image) -> (images, D), in the pooler's dtype."""
+class PackedPooler(nn.Module):
+    """pooler(tokens (N, P) of packed images, tokens per image) -> (images, D), in the pooler's dtype."""
 
     def __init__(self, module: nn.Module) -> None:
-        """module: timm's `attn_pool`, (images, tokens, P) and a mask -> (images, D). It is copied, so that the teacher
-        can have another dtype."""
+        """module: timm's `attn_pool`, (images, tokens, P) and a mask -> (images, D)."""
         super().__init__()
-        self.module = copy.deepcopy(module).eval().requires_grad_(False)
-
-    def train(self, mode: bool = True) -> Self:
-        """Stays in evaluation mode."""
-        return super().train(False)
+        self.module = module
 
     def forward(self, patches_NP: Tensor, lengths: Sequence[int]) -> Tensor:
         example = next(self.module.parameters())
@@ -52,6 +48,25 @@ class FrozenPooler(nn.Module):
         present = torch.arange(images_BLP.shape[1], device=counts.device) < counts[:, None]
         pooled: Tensor = self.module(images_BLP, attn_mask=present[:, None, None, :])
         return pooled
+
+
+class FrozenPooler(PackedPooler):
+    """A copy of a teacher's pooler, so that the teacher can have another dtype."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(copy.deepcopy(module).eval().requires_grad_(False))
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode."""
+        return super().train(False)
+
+
+def attention_pool(width: int, heads: int, norm: str) -> PackedPooler:
+    """The student's own: a learned query, and an MLP of 4 x width with a residual connection (PE, Sec. 2.1)."""
+    from timm.layers.attention_pool import AttentionPoolLatent
+
+    layers: dict[str, Any] = {"norm_layer": NORMS[norm]}  # timm takes any callable, but declares types
+    return PackedPooler(AttentionPoolLatent(width, num_heads=heads, mlp_ratio=4.0, **layers))
 
 
 def new_pooler(values: dict[str, Any]) -> FrozenPooler:

@@ -1,6 +1,11 @@
-"""Golden RoPE: rotary positions in the plane, with a separate direction for every head and frequency.
+"""Positions of patches: rotations of queries and keys (Su et al. 2021, Eq. 34), and learned vectors.
 
-Source: AMoE (inference code of its authors); rotary embeddings: Su et al. 2021, Eq. 34.
+golden    a separate direction for every head and frequency, in coordinates of the image's shape. Source: AMoE
+          (inference code of its authors)
+axial     by column in the first half of a head, by row in the second, in whole patches. Source: PE (Bolya et al. 2025)
+absolute  a learned vector for each place of a square grid, resized bilinearly to the image's grid
+
+All are computed for each token by itself, so a subset of an image's tokens has the same positions as in the image.
 """
 
 from __future__ import annotations
@@ -11,10 +16,12 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 Grid = tuple[int, int]
 
 LOWEST, HIGHEST = 1.0, 20.0
+_AXIAL_BASE = 1e4
 _GOLDEN_ANGLE = math.pi * (math.sqrt(5.0) - 1.0) / 2.0
 _KEPT_GRIDS = 1024
 
@@ -25,6 +32,15 @@ def directions(heads: int, head_dim: int) -> Tensor:
     magnitude = torch.logspace(math.log10(LOWEST), math.log10(HIGHEST), count, dtype=torch.float64, device="cpu")
     angle = torch.arange(heads * count, dtype=torch.float64, device="cpu").view(heads, count) * _GOLDEN_ANGLE
     return magnitude[None, :, None] * torch.stack([angle.cos(), angle.sin()], dim=-1)
+
+
+def axes(head_dim: int) -> Tensor:
+    """Wave vectors (1, head_dim / 2, 2) in float64, for all heads: frequencies 10000^(-4i / head_dim) along x, then
+    along y. head_dim: a multiple of 4."""
+    count = head_dim // 4
+    bands = _AXIAL_BASE ** -(torch.arange(count, dtype=torch.float64, device="cpu") / count)
+    zeros = torch.zeros_like(bands)
+    return torch.cat([torch.stack([bands, zeros], dim=-1), torch.stack([zeros, bands], dim=-1)])[None]
 
 
 @lru_cache(maxsize=_KEPT_GRIDS)
@@ -39,11 +55,51 @@ def coordinates(rows: int, columns: int) -> Tensor:
     return torch.stack([x.repeat(rows), y.repeat_interleave(columns)], dim=-1)
 
 
-def positions(grids: Sequence[Grid], prefix: int) -> Tensor:
-    """Coordinates (tokens, 2) of packed images; the prefix of each image (CLS, registers) is at the origin."""
+@lru_cache(maxsize=_KEPT_GRIDS)
+def indices(rows: int, columns: int, first: int) -> Tensor:
+    """Columns and rows of patches (rows * columns, 2) as (x, y), counted from `first`."""
+    x, y = torch.arange(columns, dtype=torch.float64) + first, torch.arange(rows, dtype=torch.float64) + first
+    return torch.stack([x.repeat(rows), y.repeat_interleave(columns)], dim=-1)
+
+
+def positions(grids: Sequence[Grid], prefix: int, first: int | None = None) -> Tensor:
+    """Coordinates (tokens, 2) of packed images, or `indices` from `first`; the prefix of each image (class token,
+    registers) is at the origin."""
     origin = torch.zeros(prefix, 2, dtype=torch.float64)
-    pieces = [piece for grid in grids for piece in (origin, coordinates(*grid))]
+    places = [coordinates(*grid) if first is None else indices(*grid, first) for grid in grids]
+    pieces = [piece for place in places for piece in (origin, place)]
     return torch.cat(pieces) if pieces else origin[:0]
+
+
+def resized(table_GC: Tensor, grids: Sequence[Grid]) -> Tensor:
+    """Learned vectors of a square grid (side * side, C), resized bilinearly to the grids of packed images (patches, C).
+
+    The result of torch's `interpolate` (align_corners=False, no antialiasing), token by token.
+    """
+    side = math.isqrt(len(table_GC))
+    if not grids:
+        return table_GC[:0]
+    near, weights = (torch.cat(parts) for parts in zip(*(_corners(*grid, side) for grid in grids), strict=True))
+    near, weights = near.to(table_GC.device), weights.to(table_GC)
+    vectors: Tensor = embedding_bag(near, table_GC, mode="sum", per_sample_weights=weights)
+    return vectors
+
+
+@lru_cache(maxsize=_KEPT_GRIDS)
+def _corners(rows: int, columns: int, side: int) -> tuple[Tensor, Tensor]:
+    """The four places of the table around each patch and their weights, (rows * columns, 4) each."""
+    (top, down), (left, across) = _ends(rows, side), _ends(columns, side)
+    near = (top[:, None, :, None] * side + left[None, :, None, :]).reshape(-1, 4)
+    weights = (down[:, None, :, None] * across[None, :, None, :]).reshape(-1, 4)
+    return near, weights
+
+
+def _ends(count: int, side: int) -> tuple[Tensor, Tensor]:
+    """The two neighbours among `side` places of each of `count` places, and their weights (count, 2)."""
+    at = ((torch.arange(count, dtype=torch.float64) + 0.5) * side / count - 0.5).clamp(0, side - 1)
+    low = at.floor()
+    ends = torch.stack([low, (low + 1).clamp(max=side - 1)], dim=-1).long()
+    return ends, torch.stack([1 - (at - low), at - low], dim=-1)
 
 
 def rotations(waves: Tensor, positions_N2: Tensor) -> Tensor:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from curate.encoders.student.config import HeadConfig, StudentConfig
 from curate.encoders.student.network.rope import Grid
-from curate.encoders.student.network.text import TextTower, scale_at
+from curate.encoders.student.network.text import Tower, scale_at, text_tower
 from curate.encoders.student.network.vit import VisionTransformer, VitOutput
 
 
@@ -44,12 +46,13 @@ class Head(nn.Module):
 class Student(nn.Module):
     """forward(patches, grids) -> VitOutput; `heads[i]` belongs to the i-th teacher.
 
-    With a text tower, `text(tokens)` and `project(summary)` are vectors of one space, compared by cosine.
+    With a text tower, `text(tokens)` (or `text(vectors)`) and `project(summary)` are vectors of one space, compared by
+    cosine.
     `objectives` has modules that only training needs, by objective; an exported student has none.
     """
 
     objectives: nn.ModuleDict
-    text: TextTower | None
+    text: Tower | None
     logit_scale: nn.Parameter
     logit_bias: nn.Parameter
 
@@ -58,7 +61,7 @@ class Student(nn.Module):
         width = config.width
         self.backbone = VisionTransformer(config)
         self.heads = cast(Sequence[Head], nn.ModuleList(Head(width, head) for head in heads))
-        self.text = None if config.text is None else TextTower(config.text, config.embed)
+        self.text = None if config.text is None else text_tower(config.text, config.embed)
         if config.text is not None:
             self.project = nn.Linear(width, config.embed, bias=False)
             nn.init.trunc_normal_(self.project.weight, std=width**-0.5)
@@ -66,8 +69,19 @@ class Student(nn.Module):
             self.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP, Sec. 3.2
         self.objectives = nn.ModuleDict()
 
-    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
-        output: VitOutput = self.backbone(patches, grids)
+    def forward(
+        self,
+        patches: Tensor,
+        grids: Sequence[Grid],
+        places: Sequence[NDArray[np.int64]] | None = None,
+        masked: Mapping[str, Tensor] | None = None,
+        frames: Sequence[int] | None = None,
+        draws: NDArray[np.uint64] | None = None,
+    ) -> VitOutput:
+        """places, frames, draws: see `VisionTransformer.forward`; masked: masks (N,) of patches whose embeddings are
+        replaced by the `mask` (width,) of a module of `objectives`, by its name."""
+        masks = [(mask, self.objectives[name].mask) for name, mask in (masked or {}).items()]
+        output: VitOutput = self.backbone(patches, grids, places, masks, frames, draws)
         return output
 
 

@@ -1,67 +1,81 @@
-"""The backbone: a vision transformer on packed images. RMSNorm, qk-norm, SwiGLU (dense, or a mixture of experts),
-Golden RoPE, CLS and registers; the patch embedding alone has a bias."""
+"""The backbone: a vision transformer on packed images.
+
+By default AMoE's: RMSNorm, qk-norm, SwiGLU (dense, or a mixture of experts), Golden RoPE, class token and registers;
+the patch embedding alone has a bias. `StudentConfig` has the options that make it a CLIP's or PE's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm, silu
+from torch.nn.functional import rms_norm
 from torch.utils.checkpoint import checkpoint
 
-from curate.encoders.student.config import StudentConfig
+from curate.core.errors import InputError
+from curate.encoders.student.config import HALF, StudentConfig
 from curate.encoders.student.network.attention import Plan, attention_plan
+from curate.encoders.student.network.layers import NORMS, each_token, kept_branches, mlp_of
 from curate.encoders.student.network.moe import Moe, recomputation
-from curate.encoders.student.network.rope import Grid, directions, positions, rotate, rotations
+from curate.encoders.student.network.pooler import attention_pool
+from curate.encoders.student.network.rope import Grid, axes, directions, positions, resized, rotate, rotations
+from curate.encoders.student.network.tokens import Layout, Reduce, TokenSet, chosen, reducer, time_vectors, tubes
+from curate.encoders.student.reduction import Reduction
 
 
 @dataclass
 class VitOutput:
     summary: Tensor
-    """CLS (images, width)."""
+    """Class token, or what `pool` makes of the tokens (images, width)."""
     registers: Tensor
     """(images, registers, width)."""
-    patches: Tensor
-    """(patches of all images, width), in the order of the input."""
+    tokens: Tensor
+    """Those that are left of the patches of all images (N, width), in order: all of them, unless `reduced`."""
+    lengths: list[int]
+    """Number of each image's tokens, N in total."""
+    reduced: bool = False
+    """Whether patches were dropped or merged (`student.keep`, `student.merge`), or those of frames are one token."""
+
+    @property
+    def patches(self) -> Tensor:
+        """(patches of all images, width), in the order of the input. Raises InputError if there is no output of each
+        patch."""
+        if self.reduced:
+            raise InputError("a student with `keep`, `merge` or `tubelet` has no output of each patch")
+        return self.tokens
 
 
 class Attention(nn.Module):
     """The projections before and after an attention plan."""
 
-    def __init__(self, width: int, heads: int, head_dim: int) -> None:
+    def __init__(self, config: StudentConfig) -> None:
         super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(width, 3 * heads * head_dim, bias=False)
-        self.q_norm, self.k_norm = nn.RMSNorm(head_dim), nn.RMSNorm(head_dim)
-        self.out = nn.Linear(heads * head_dim, width, bias=False)
+        width, heads, head_dim = config.width, config.heads, config.attention_dim
+        self.heads, self.qk_norm = heads, config.qk_norm
+        self.qkv = nn.Linear(width, 3 * heads * head_dim, bias=config.bias)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = nn.RMSNorm(head_dim), nn.RMSNorm(head_dim)
+        self.out = nn.Linear(heads * head_dim, width, bias=config.bias)
 
-    def project(self, x_NC: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x_NC: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """q, k, v (tokens, heads, head_dim); q and k normalised and rotated."""
         qkv = self.qkv(x_NC).unflatten(1, (3, self.heads, -1))
-        scale = torch.stack([self.q_norm.weight, self.k_norm.weight])[:, None]
         wide = torch.promote_types(qkv.dtype, torch.float32)
-        qk = rms_norm(qkv[:, :2].to(wide), scale.shape[-1:]) * scale
-        q, k = rotate(qk, rotation[:, None]).to(qkv.dtype).unbind(1)
+        qk = qkv[:, :2].to(wide)
+        if self.qk_norm:
+            scale = torch.stack([self.q_norm.weight, self.k_norm.weight])[:, None]
+            qk = rms_norm(qk, scale.shape[-1:]) * scale
+        if rotation is not None:
+            qk = rotate(qk, rotation[:, None])
+        q, k = qk.to(qkv.dtype).unbind(1)
         return q, k, qkv[:, 2]
-
-
-class SwiGLU(nn.Module):
-    """Shazeer 2020, Eq. 6."""
-
-    def __init__(self, width: int, hidden: int) -> None:
-        super().__init__()
-        self.gate_up = nn.Linear(width, 2 * hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(silu(gate) * up)
 
 
 class Block(nn.Module):
@@ -70,54 +84,56 @@ class Block(nn.Module):
     def __init__(self, config: StudentConfig) -> None:
         super().__init__()
         width = config.width
-        self.attention_norm = nn.RMSNorm(width)
-        self.attention = Attention(width, config.heads, config.head_dim or width // config.heads)
-        self.mlp_norm = nn.RMSNorm(width)
-        hidden = max(8, round(width * config.mlp_ratio / 8) * 8)
-        self.mlp = SwiGLU(width, hidden) if config.moe is None else Moe(width, config.moe)
+        self.attention_norm = NORMS[config.norm](width)
+        self.attention = Attention(config)
+        self.mlp_norm = NORMS[config.norm](width)
+        moe, hidden = config.moe, config.mlp_hidden
+        self.mlp = mlp_of(config.mlp, width, hidden, config.bias) if moe is None else Moe(width, moe)
+        self.scaled = config.layer_scale is not None
+        if config.layer_scale is not None:
+            self.attention_scale = nn.Parameter(torch.full((width,), config.layer_scale))
+            self.mlp_scale = nn.Parameter(torch.full((width,), config.layer_scale))
 
-    def forward(self, x_NC: Tensor, rotation: Tensor, plan: Plan) -> Tensor:
-        return self.after(x_NC, plan(*self.before(x_NC, rotation)))
+    def forward(
+        self,
+        x_NC: Tensor,
+        rotation: Tensor | None,
+        plan: Plan,
+        lengths: Sequence[int] = (),
+        kept_B2: Tensor | None = None,
+        reduce: Reduce | None = None,
+    ) -> Any:
+        """lengths: tokens of each image; kept: factors of the two branches of each image, see `kept_branches`. With
+        `reduce`, the tokens that it leaves (N', C), and which they are."""
+        q, k, v = self.before(x_NC, rotation)
+        kept_N2 = None if kept_B2 is None else each_token(kept_B2, lengths)
+        if reduce is None:
+            return self.after(x_NC, plan(q, k, v), kept_N2)
+        x_NC, left = reduce(self.attended(x_NC, plan(q, k, v), kept_N2), q, k)
+        return self.fed(x_NC, None if kept_B2 is None else each_token(kept_B2, left.lengths)), left
 
-    def before(self, x_NC: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def before(self, x_NC: Tensor, rotation: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         return self.attention.project(self.attention_norm(x_NC), rotation)
 
-    def after(self, x_NC: Tensor, mixed_NHD: Tensor) -> Tensor:
-        x_NC = x_NC + self.attention.out(mixed_NHD.flatten(1))
-        return x_NC + self.mlp(self.mlp_norm(x_NC))
+    def after(self, x_NC: Tensor, mixed_NHD: Tensor, kept_N2: Tensor | None = None) -> Tensor:
+        return self.fed(self.attended(x_NC, mixed_NHD, kept_N2), kept_N2)
 
+    def attended(self, x_NC: Tensor, mixed_NHD: Tensor, kept_N2: Tensor | None = None) -> Tensor:
+        added = self.attention.out(mixed_NHD.flatten(1))
+        added = added * self.attention_scale if self.scaled else added
+        return x_NC + (added if kept_N2 is None else added * kept_N2[:, :1])
 
-class Layout:
-    """Positions of prefixes (CLS and registers) and patches among the tokens of all images; built once per forward.
-
-    The tokens of an image are its prefix and then its patches.
-    """
-
-    def __init__(self, patches: Sequence[int], prefix: int, device: torch.device) -> None:
-        """patches: number of patches of each image."""
-        counts = np.asarray(patches, dtype=np.int64)
-        self.lengths: list[int] = (counts + prefix).tolist()
-        """Tokens of each image, including its prefix."""
-        starts = np.cumsum(counts + prefix) - (counts + prefix)
-        first = (starts[:, None] + np.arange(prefix)).ravel()
-        rest = np.arange(counts.sum()) + np.repeat(np.arange(1, len(counts) + 1) * prefix, counts)
-        self._prefix, self._patches = (torch.from_numpy(np.ascontiguousarray(x)).to(device) for x in (first, rest))
-        self._images, self._length = len(counts), prefix
-
-    def join(self, prefix_PC: Tensor, patches_NC: Tensor) -> Tensor:
-        """Puts the prefix before the patches of every image -> (tokens, C)."""
-        tokens = patches_NC.new_empty(len(self._prefix) + len(self._patches), patches_NC.shape[-1])
-        tokens.index_copy_(0, self._patches, patches_NC)
-        return tokens.index_copy_(0, self._prefix, prefix_PC.to(tokens).repeat(self._images, 1))
-
-    def split(self, tokens_NC: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens -> prefixes (images, P, C) and patches (N, C) of all images."""
-        prefixes = tokens_NC.index_select(0, self._prefix)
-        return prefixes.view(self._images, self._length, tokens_NC.shape[-1]), tokens_NC.index_select(0, self._patches)
+    def fed(self, x_NC: Tensor, kept_N2: Tensor | None = None) -> Tensor:
+        added = self.mlp(self.mlp_norm(x_NC))
+        added = added * self.mlp_scale if self.scaled else added
+        return x_NC + (added if kept_N2 is None else added * kept_N2[:, 1:])
 
 
 class VisionTransformer(nn.Module):
     """forward(patches (tokens, patch * patch * 3) of 8 bits, grid of each image) -> VitOutput. Takes 0 images too."""
+
+    prefix: Tensor
+    """The class token, if any, and the registers (P, width)."""
 
     def __init__(self, config: StudentConfig) -> None:
         super().__init__()
@@ -126,30 +142,124 @@ class VisionTransformer(nn.Module):
         """Backend of `attention_plan`."""
         self.checkpointing = False
         """Recompute the activations of blocks in the backward pass: less memory, the same gradients to the bit."""
-        self.embed = nn.Linear(config.patch**2 * 3, config.width)
-        self.prefix = nn.Parameter(torch.empty(1 + config.registers, config.width))
+        self.reduction = config.reduction
+        """May be changed for evaluation."""
+        self.embed = nn.Linear(config.tubelet * config.patch**2 * 3, config.width, bias=not config.pre_norm)
+        prefix = torch.empty(config.prefix, config.width)
+        if config.prefix:
+            self.prefix = nn.Parameter(prefix)
+        else:
+            self.register_buffer("prefix", prefix, persistent=False)  # an empty weight has no use
+        if config.position_grid is not None:
+            places = int(config.class_token) + config.position_grid**2
+            self.positions = nn.Parameter(torch.empty(places, config.width))
+        self.pre_norm = NORMS[config.norm](config.width) if config.pre_norm else nn.Identity()
         self.blocks = cast(Sequence[Block], nn.ModuleList(Block(config) for _ in range(config.depth)))
-        self.norm = nn.RMSNorm(config.width)
-        self.apply(_initialise)
+        self.norm = NORMS[config.norm](config.width)
+        if config.pool == "attention":
+            self.pool = attention_pool(config.width, config.pool_heads, config.norm)
+        self.apply(initialise)
         for moe in self.moes():
             moe.initialise()
         nn.init.normal_(self.prefix, std=0.02)
+        if config.absolute:
+            nn.init.normal_(self.positions, std=0.02)
 
-    def forward(self, patches: Tensor, grids: Sequence[Grid]) -> VitOutput:
-        device, dtype, prefix = self.prefix.device, self.prefix.dtype, len(self.prefix)
-        layout = Layout([rows * columns for rows, columns in grids], prefix, device)
-        plan = attention_plan(layout.lengths, device, self.attention)
-        position = positions(grids, prefix).to(device, torch.promote_types(dtype, torch.float32))
-        head_dim = self.config.head_dim or self.config.width // self.config.heads
-        rotation = rotations(_waves(self.config.heads, head_dim, position.device, position.dtype), position)
-        x = layout.join(self.prefix, self.embed(patches.to(dtype) / 127.5 - 1.0).to(dtype))
-        for block in self.blocks:
-            if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotation, plan, use_reentrant=False, context_fn=_contexts)
+    def forward(
+        self,
+        patches: Tensor,
+        grids: Sequence[Grid],
+        places: Sequence[NDArray[np.int64]] | None = None,
+        masked: Sequence[tuple[Tensor, Tensor]] = (),
+        frames: Sequence[int] | None = None,
+        draws: NDArray[np.uint64] | None = None,
+    ) -> VitOutput:
+        """places: of each image, which patches of its grid are given, from 0, row by row; None: all of them. masked:
+        masks (N,) of patches, each with the embedding (width,) that replaces theirs. frames: of each clip, for
+        `tubelet`; None: all are images. draws: in training, a number of each image that decides which branches it
+        skips (`drop_path`)."""
+        config, device, dtype = self.config, self.prefix.device, self.prefix.dtype
+        steps, clips = [1] * len(grids), False
+        if config.tubelet > 1:
+            clips = frames is not None and len(frames) < len(grids)
+            draws = draws[np.cumsum([0, *frames])[:-1]] if clips and frames and draws is not None else draws
+            patches, grids, steps = tubes(patches, grids, frames or steps, config.tubelet)
+        x = self.embed(self.pixels(patches.to(dtype)))
+        for mask, embedding in masked:
+            x = torch.where(mask[:, None], embedding.to(x.dtype), x)
+        if clips:
+            x = x + time_vectors(grids, steps, config.width).to(x)
+        x, tokens = self._placed(
+            x.to(dtype),
+            [grid for grid, n in zip(grids, steps, strict=True) for _ in range(n)],
+            [n * rows * columns for (rows, columns), n in zip(grids, steps, strict=True)],
+            places,
+        )
+        kept = None
+        if draws is not None and config.drop_path:
+            kept = kept_branches(draws, config.drop_path, config.depth).to(device, dtype)
+        x, tokens = self._through_blocks(self.pre_norm(x), tokens, kept)
+        x = self.norm(x)
+        first, rest = Layout(tokens.patches, config.prefix, device).split(x)
+        summary, reduced = self.summary(x, first, rest, tokens), clips or bool(self.reduction)
+        return VitOutput(summary, first[:, int(config.class_token) :], rest, tokens.patches, reduced)
+
+    def _placed(
+        self, x_NC: Tensor, grids: Sequence[Grid], counts: list[int], places: Sequence[NDArray[np.int64]] | None
+    ) -> tuple[Tensor, TokenSet]:
+        """Embedded patches with their learned positions, and the prefix of each image (tokens, C). grids: of each step
+        in time; counts: patches of each image."""
+        config, prefix, device = self.config, self.prefix, self.prefix.device
+        at = positions(grids, 0, int(config.class_token) if config.axial else None)
+        given = None if places is None else chosen(counts, places)
+        if given is not None and places is not None:
+            at, counts = at[given], [len(own) for own in places]
+        if config.absolute:
+            own = int(config.class_token)
+            learned = resized(self.positions[own:], grids)
+            x_NC = x_NC + (learned if given is None else learned[given.to(device)])
+            prefix = torch.cat([prefix[:own] + self.positions[:own], prefix[own:]])
+        at = Layout(counts, config.prefix, at.device).join(at.new_zeros(config.prefix, 2), at)
+        wide = torch.promote_types(prefix.dtype, torch.float32)
+        return Layout(counts, config.prefix, device).join(prefix, x_NC), TokenSet(
+            counts, config.prefix, at.to(device, wide)
+        )
+
+    def _through_blocks(self, x: Tensor, tokens: TokenSet, kept: Tensor | None) -> tuple[Tensor, TokenSet]:
+        """kept (depth, images, 2): see `kept_branches`."""
+        recompute = self.checkpointing and torch.is_grad_enabled()
+        plan, rotation = attend(self.config, tokens, self.attention)
+        for layer, block in enumerate(self.blocks, 1):
+            reduce = reducer(self.reduction, layer, tokens) if self.reduction else None
+            inputs = (x, rotation, plan, tokens.lengths, None if kept is None else kept[layer - 1], reduce)
+            if recompute:
+                x = checkpoint(block, *inputs, use_reentrant=False, context_fn=_contexts)
             else:
-                x = block(x, rotation, plan)
-        first, rest = layout.split(self.norm(x))
-        return VitOutput(summary=first[:, 0], registers=first[:, 1:], patches=rest)
+                x = block(*inputs)
+            if reduce is not None:
+                x, tokens = x
+                plan, rotation = attend(self.config, tokens, self.attention, rotation)
+        return x, tokens
+
+    def pixels(self, patches: Tensor) -> Tensor:
+        """Bytes -> values that the student was trained on."""
+        config = self.config
+        if (config.pixel_mean, config.pixel_std) == (HALF, HALF):
+            return patches / 127.5 - 1.0
+        mean, std = (patches.new_tensor(values) for values in (config.pixel_mean, config.pixel_std))
+        return ((patches / 255).unflatten(-1, (-1, 3)) - mean).div(std).flatten(-2)
+
+    def summary(self, x_NC: Tensor, prefixes_BPC: Tensor, patches_NC: Tensor, tokens: TokenSet) -> Tensor:
+        """(images, C)."""
+        if self.config.pool == "cls":
+            return prefixes_BPC[:, 0]
+        if self.config.pool == "attention":
+            pooled: Tensor = self.pool(x_NC, tokens.lengths)
+            return pooled
+        lengths = torch.tensor(tokens.patches, dtype=torch.int64, device=x_NC.device)
+        image = torch.arange(len(lengths), device=x_NC.device).repeat_interleave(lengths, output_size=len(patches_NC))
+        sums = patches_NC.new_zeros(len(lengths), patches_NC.shape[-1]).index_add(0, image, patches_NC)
+        return sums / lengths[:, None].to(sums)
 
     def moes(self) -> list[Moe]:
         """The mixtures of experts, from the first block to the last."""
@@ -169,9 +279,36 @@ class VisionTransformer(nn.Module):
             moe.balance(own)
 
 
+@contextmanager
+def all_patches(backbone: VisionTransformer) -> Iterator[None]:
+    """Without `keep` and `merge` inside, for an output of each patch at each layer."""
+    before, backbone.reduction = backbone.reduction, Reduction()
+    try:
+        yield
+    finally:
+        backbone.reduction = before
+
+
+def attend(
+    config: StudentConfig, tokens: TokenSet, backend: str = "auto", before: Tensor | None = None
+) -> tuple[Plan, Tensor | None]:
+    """The attention of blocks with these tokens, and their rotations: (tokens, 1, …) if all heads share them, None
+    without rotary positions. backend: of `attention_plan`; before: rotations
+    of the layer before, which tokens that did not move keep."""
+    at = tokens.positions
+    plan = attention_plan(tokens.lengths, at.device, backend, tokens.bias)
+    if config.positions == "absolute":
+        return plan, None
+    waves = _waves(config.axial, config.heads, config.attention_dim, at.device, at.dtype)
+    if before is None or tokens.stayed is None or tokens.moved is None:
+        return plan, rotations(waves, at)
+    moved = rotations(waves, at[tokens.moved])
+    return plan, before.index_select(0, tokens.stayed).index_copy_(0, tokens.moved, moved)
+
+
 @lru_cache(maxsize=16)
-def _waves(heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    return directions(heads, head_dim).to(device, dtype)
+def _waves(axial: bool, heads: int, head_dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    return (axes(head_dim) if axial else directions(heads, head_dim)).to(device, dtype)
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
@@ -179,7 +316,8 @@ def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[No
     return nullcontext(), recomputation()
 
 
-def _initialise(module: nn.Module) -> None:
+def initialise(module: nn.Module) -> None:
+    """Initial weights of linear layers, for `Module.apply`."""
     if isinstance(module, nn.Linear):
         nn.init.trunc_normal_(module.weight, std=module.in_features**-0.5)
         if module.bias is not None:

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from distill.objectives.views import frame_pair
 from distill.recipe import AugmentRecipe
 from distill.recipe.data import DataRecipe
 from distill.samples.batches.stream import Packing, Stream
 from distill.samples.images.augment import augment
-from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage, Skipped, _pair
+from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage, Skipped
 from distill.samples.sources.mixture import Mixture, open_mixture
 from tests.distill.clips import clip, frame, write_clips
 
@@ -102,12 +103,13 @@ def test_frames_of_different_sizes_are_skipped(tmp_path):
 
 def test_two_different_frames_of_a_clip_are_drawn_alike_often(folder):
     for frames in (2, 3, 8):
-        drawn = Counter(_pair(rank, frames) for rank in range(frames * (frames - 1)))
+        drawn = Counter(frame_pair(rank, frames) for rank in range(frames * (frames - 1)))
         assert set(drawn.values()) == {2} and len(drawn) == frames * (frames - 1) / 2
         assert all(0 <= first < second < frames for first, second in drawn)
     reader = ImageReader(mixture_of(folder), **SETTINGS)
-    assert len({reader.get(0, epoch).pair for epoch in range(40)}) > 10
-    assert reader.get(0, 3).pair == reader.get(0, 3).pair and reader.get(1, 3).pair == (0, 0)
+    draws = reader.draws([reader.get(0, epoch) for epoch in range(40)])
+    assert len(set(draws.tolist())) == 40 and frame_pair(int(draws[0]), 1) == (0, 0)
+    assert reader.draws([reader.get(1, 3), reader.get(0, 3)])[1] == draws[3]
 
 
 def test_a_clip_is_packed_as_one_with_the_tokens_of_its_frames(tmp_path):

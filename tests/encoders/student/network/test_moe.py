@@ -14,10 +14,14 @@ from curate.encoders.student.network.moe import Dispatch, Moe, looped, recomputa
 WIDTH, HIDDEN = 16, 8
 
 
-def layer(experts: int = 6, active: int = 2, dtype: torch.dtype = torch.float64, rate: float = 0.01) -> Moe:
+def layer(
+    experts: int = 6, active: int = 2, dtype: torch.dtype = torch.float64, rate: float = 0.01, shared: int = 0
+) -> Moe:
+    """shared: more experts, of which each token visits one."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        made = Moe(WIDTH, MoeConfig(experts=experts, active=active, hidden=HIDDEN, balance_rate=rate))
+        sizes = {"experts": experts, "active": active, "shared": shared, "shared_active": min(shared, 1)}
+        made = Moe(WIDTH, MoeConfig(**sizes, hidden=HIDDEN, balance_rate=rate))
         made.initialise()
     return made.to(dtype)
 
@@ -30,7 +34,14 @@ def tokens(count: int = 40, dtype: torch.dtype = torch.float64, seed: int = 0) -
 def by_hand(moe: Moe, x_NC: Tensor) -> Tensor:
     """The definition: each token through each of its experts, weighted by the raw sigmoid scores."""
     scores = torch.sigmoid(moe.router(x_NC))
-    chosen = (scores + moe.bias).argsort(dim=1, descending=True)[:, : moe.config.active]
+    own, shared = (scores + moe.bias).split([moe.config.experts, moe.config.shared], dim=1)
+    chosen = torch.cat(
+        [
+            own.argsort(dim=1, descending=True)[:, : moe.config.active],
+            moe.config.experts + shared.argsort(dim=1, descending=True)[:, : moe.config.shared_active],
+        ],
+        dim=1,
+    )
     out = []
     for x, score, experts in zip(x_NC, scores, chosen.tolist(), strict=True):
         total = torch.zeros_like(x)
@@ -64,6 +75,23 @@ def test_outputs_and_gradients_equal_the_definition(kept):
     assert {expert for expert in range(6) if not moe.counts[expert]} >= idle
 
 
+def test_shared_experts_are_chosen_and_balanced_apart_from_the_others():
+    """Also for an expert whose score would be among the best of all."""
+    moe, x = layer(shared=3), tokens()
+    with torch.no_grad():
+        moe.bias[6:] = torch.tensor([0.0, 2.0, -2.0])
+    ours, theirs = moe(x), by_hand(moe, x)
+    assert torch.allclose(ours, theirs, atol=1e-12)
+    for one, two in zip(grads(moe, x, ours), grads(moe, x, theirs), strict=True):
+        assert torch.allclose(one, two, atol=1e-10)
+    assert moe.counts[:6].sum() == 80
+    assert moe.counts[6:].tolist() == [0, 40, 0]
+    before = moe.bias.clone()
+    moe.balance(moe.counts)
+    steps = (moe.bias - before)[6:] / moe.config.balance_rate
+    assert torch.allclose(steps, torch.tensor([1.0, -1.0, 1.0]).double())
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])
 @pytest.mark.parametrize("kept", [range(6), [1, 4]], ids=["all", "two"])
 def test_grouped_products_equal_the_loop(monkeypatch, dtype, tolerance, kept):
@@ -71,8 +99,8 @@ def test_grouped_products_equal_the_loop(monkeypatch, dtype, tolerance, kept):
     instructions for it."""
     assert module.grouped_mm is not None
     monkeypatch.setattr(module, "_cpu_has_bfloat16", lambda: True)
-    moe, x = only(layer(dtype=dtype), kept), tokens(dtype=dtype)
-    exact, wide = only(layer(), kept), x.detach().double().requires_grad_()
+    moe, x = only(layer(dtype=dtype, shared=2), kept), tokens(dtype=dtype)
+    exact, wide = only(layer(shared=2), kept), x.detach().double().requires_grad_()
     exact.load_state_dict(moe.state_dict())
     exact.forced = moe.route(x)[1]
     ours, theirs = moe(x), exact(wide)

@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from curate.core.errors import InputError
@@ -13,11 +15,21 @@ from tests.distill.routing import record_routing, replay_routing
 MOE = MoeConfig(experts=5, active=2, hidden=8, balance_rate=0.01)
 DENSE = StudentConfig(patch=4, width=16, depth=2, heads=2, registers=3)
 SPARSE = StudentConfig(patch=4, width=16, depth=2, heads=2, registers=3, head_dim=12, moe=MOE)
+SHARED = MoeConfig(experts=4, active=2, hidden=8, shared=3, shared_active=1)
+PE = StudentConfig(
+    patch=4, width=16, depth=2, heads=2, registers=1, norm="layer", mlp="gelu", bias=True, qk_norm=False, pre_norm=True,
+    positions="absolute + axial", position_grid=3, pool="attention", pool_heads=2, layer_scale=0.1, drop_path=0.5,
+)  # fmt: skip
+CLIP = PE.model_copy(update={"positions": "absolute", "pool": "cls", "mlp": "quick_gelu", "layer_scale": None})
+MEAN = PE.model_copy(
+    update={"positions": "axial", "position_grid": None, "pool": "mean", "class_token": False, "registers": 3}
+)
+MIXED = SPARSE.model_copy(update={"moe": SHARED, "pixel_mean": (0.4, 0.5, 0.6), "drop_path": 0.3})
 HEADS = [HeadConfig(summary=6, patches=None, hidden=8), HeadConfig(summary=5, patches=7, hidden=8)]
 GRIDS = [(1, 2), (2, 1), (2, 2), (1, 4), (3, 2), (2, 3)]
 
 
-@pytest.fixture(params=[DENSE, SPARSE], ids=["dense", "moe"])
+@pytest.fixture(params=[DENSE, SPARSE, PE, CLIP, MEAN, MIXED], ids=["dense", "moe", "pe", "clip", "mean", "shared"])
 def config(request) -> StudentConfig:
     return request.param
 
@@ -30,6 +42,11 @@ def student(config: StudentConfig) -> Student:
 def drawn_images(seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(0, 256, (r * c, 48), dtype=torch.uint8, generator=generator) for r, c in GRIDS]
+
+
+def draws() -> NDArray[np.uint64]:
+    """Numbers of the images from which stochastic depth follows."""
+    return np.random.default_rng(1).integers(0, 2**64, len(GRIDS), dtype=np.uint64)
 
 
 def loss(student: Student, output: VitOutput) -> Tensor:
@@ -48,10 +65,10 @@ def gradients(student: Student, outputs: list[VitOutput]) -> dict[str, Tensor]:
 
 
 def test_packed_equals_unpacked(student):
-    """Outputs and gradients: an image attends only to itself."""
-    images = drawn_images()
-    packed = student(torch.cat(images), GRIDS)
-    alone = [student(image, [grid]) for image, grid in zip(images, GRIDS, strict=True)]
+    """Outputs and gradients: an image attends only to itself, and its number decides what it skips."""
+    images, numbers = drawn_images(), draws()
+    packed = student(torch.cat(images), GRIDS, draws=numbers)
+    alone = [student(image, [GRIDS[n]], draws=numbers[n : n + 1]) for n, image in enumerate(images)]
     for kind in ("summary", "registers", "patches"):
         assert torch.allclose(getattr(packed, kind), torch.cat([getattr(one, kind) for one in alone]), atol=1e-12)
     together, apart = gradients(student, [packed]), gradients(student, alone)
@@ -78,7 +95,12 @@ def test_a_grid_differs_from_its_transpose(student, config):
 def test_no_image_gives_no_output_and_zero_gradients(student):
     """A rank without images forwards none, so that all ranks take part in every collective."""
     output = student(torch.zeros(0, 48, dtype=torch.uint8), [])
-    assert (output.summary.shape, output.registers.shape, output.patches.shape) == ((0, 16), (0, 3, 16), (0, 16))
+    registers = student.backbone.config.registers
+    assert (output.summary.shape, output.patches.shape, output.registers.shape) == (
+        (0, 16),
+        (0, 16),
+        (0, registers, 16),
+    )
     (output.summary.sum() + output.registers.sum() + output.patches.sum()).backward()
     assert all(item.grad is not None and not item.grad.any() for item in student.backbone.parameters())
 
@@ -99,12 +121,12 @@ def test_flex_gives_the_same_outputs():
 
 def test_checkpointing_gives_the_same_gradients_and_token_counts(student):
     images = torch.cat(drawn_images())
-    kept = gradients(student, [student(images, GRIDS)])
+    kept = gradients(student, [student(images, GRIDS, draws=draws())])
     counts = student.backbone.expert_counts()
     student.backbone.checkpointing = True
     if counts is not None:
         student.backbone.balance(torch.zeros_like(counts))
-    again = gradients(student, [student(images, GRIDS)])
+    again = gradients(student, [student(images, GRIDS, draws=draws())])
     assert kept.keys() == again.keys()
     assert all(torch.equal(grad, again[name]) for name, grad in kept.items())
     assert counts is None or torch.equal(student.backbone.expert_counts(), counts)
@@ -113,11 +135,11 @@ def test_checkpointing_gives_the_same_gradients_and_token_counts(student):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_blocks_give_the_same_gradients_and_names():
     """Through the compiler's front end, which our code can break; the rest of the compiler takes minutes."""
-    config = SPARSE.model_copy(update={"depth": 1})
+    config = PE.model_copy(update={"depth": 1, "mlp": "swiglu", "moe": SHARED, "qk_norm": True})
     student, images = build_student(config, HEADS, seed=0).double(), torch.cat(drawn_images())
-    names, kept = set(student.state_dict()), gradients(student, [student(images, GRIDS)])
+    names, kept = set(student.state_dict()), gradients(student, [student(images, GRIDS, draws=draws())])
     compile_blocks(student, backend="eager")
-    found = gradients(student, [student(images, GRIDS)])
+    found = gradients(student, [student(images, GRIDS, draws=draws())])
     assert all(torch.allclose(grad, found[name], atol=1e-12) for name, grad in kept.items())
     assert set(student.state_dict()) == names
     torch._dynamo.reset()
