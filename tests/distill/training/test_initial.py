@@ -147,7 +147,7 @@ def test_the_fingerprint_has_the_digest_of_the_weights_and_not_their_place(befor
     save_file({"a": torch.ones(2)}, second)
     assert of_first != fingerprint(weights=str(second))
     assert fingerprint(weights=str(before)) == fingerprint(weights=str(before)) != fingerprint()
-    with pytest.raises(InputError, match="init_from: '.*nowhere/run' is not a run, an export or a file; give one, or"):
+    with pytest.raises(InputError, match=r"init_from: .*nowhere/run. is not a run, an export or a file; give one, or"):
         fingerprint(weights="nowhere/run")
 
 
