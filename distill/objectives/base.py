@@ -28,6 +28,8 @@ class Needs:
     """The student's text tower (`student.text`)."""
     features: Mapping[str, frozenset[Kind]] = field(default_factory=dict)
     """Kinds of features of teachers, by label: the teacher computes them, the student's head predicts them."""
+    teacher_texts: frozenset[str] = frozenset()
+    """Labels of teachers whose text tower reads the texts."""
 
     @classmethod
     def of(cls, objectives: Iterable[Objective]) -> Needs:
@@ -36,7 +38,8 @@ class Needs:
         for needs in every:
             for label, kinds in needs.features.items():
                 features[label] = features.get(label, frozenset()) | kinds
-        return cls(any(one.text for one in every), any(one.text_tower for one in every), features)
+        texts = frozenset(label for one in every for label in one.teacher_texts)
+        return cls(any(one.text for one in every), any(one.text_tower for one in every), features, texts)
 
 
 class Term(NamedTuple):
@@ -52,7 +55,8 @@ class Objective(Section):
     class.
 
     `terms` and `vectors` see a micro-batch on one process, and may get a batch without images. `pairs` sees the vectors
-    of all images of the global batch, once per process.
+    of all images of the global batch, once per process: each computes the whole loss, or together with the others one
+    that is a sum of `kernels.tiles`.
     """
 
     version: ClassVar[int] = 1

@@ -35,6 +35,8 @@ class MicroBatch:
     """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image."""
     groups: Tensor | None = None
     """(B, T + 1): an image and a text whose samples share a number are not negatives of each other, see `same`."""
+    teacher_texts: Mapping[str, Tensor] = field(default_factory=dict)
+    """(B, E), or (B, T, E) of T texts per image, by the label of the teacher whose text tower computed them."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,11 @@ class Outputs:
             target = self._like_student(self.micro.targets[teacher])
             self._targets[teacher] = self.spaces[teacher].standardiser(target)
         return self._targets[teacher]
+
+    def pair_vectors(self, teacher: str) -> tuple[Tensor, Tensor]:
+        """A teacher's vectors of images (B, E) and of texts (B, E) or (B, T, E), as its towers give them."""
+        like = self.student.backbone.prefix
+        return self.micro.targets[teacher].summary.to(like), self.micro.teacher_texts[teacher].to(like)
 
     @cached_property
     def image_vectors(self) -> Tensor:
