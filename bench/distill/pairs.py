@@ -3,7 +3,7 @@ memory above the vectors. Then other losses of all pairs by tiles, and the gradi
 
 Both run in turn, in pairs, on the same vectors (float32, unit normal) with groups of which one in 20 is shared.
 
-    python -m bench.distill.pairs [--pairs 16384] [--width 512] [--rounds 3] [--losses softmax,sigmoid,kl,simclr,arkd,rkd]
+    python -m bench.distill.pairs [--pairs 16384] [--width 512] [--rounds 3] [--losses softmax,arkd]
     python -m bench.distill.pairs --device cuda --pairs 131072        by tiles only: seconds and peak memory
 """
 

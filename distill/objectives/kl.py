@@ -23,7 +23,7 @@ class Kl(Objective):
     teacher: str
     """Its label. Its summaries and the vectors of its text tower are compared as they are, not standardised."""
     teacher_scale: Annotated[float, Field(gt=0, le=1e4)] = 200.0
-    """Fixed factor of the teacher's cosines: 200 is twice the maximum of the student's, which is learned (section C.3)."""
+    """Fixed factor of the teacher's cosines: 200 is twice the maximum of the student's, which is learned."""
     temperature: Annotated[float | None, Field(ge=0.01, le=1e3)] = None
     """Initial value of the student's; None: as another objective sets it, or 0.07."""
 

@@ -2,9 +2,9 @@
 
 Losses of single images add up, so each micro-batch has a separate forward and backward pass; losses are divided by the
 number of images in the global batch. Losses between images need the vectors of all images: the ranks gather them
-detached, compute the total loss and its gradients together (see `divided`), and each backpropagates those of the rows it
-owns. A single micro-batch keeps its graph for this; with several, vectors are first computed without gradients, then
-each micro-batch runs forward again (GradCache: Gao et al. 2021, section 3).
+detached, compute the total loss and its gradients together (see `divided`), and each backpropagates the gradients of
+the rows it owns. A single micro-batch keeps its graph for this; with several, vectors are first computed without
+gradients, then each micro-batch runs forward again (GradCache: Gao et al. 2021, section 3).
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 divergence of a student's distributions from a teacher's, and SimCLR's loss of two views. Sums run over `tiles`.
 
 Where groups are given, an image and the text of another sample are not negatives if the image's sample has an equal
-text (clip-arts share titles), or if both are in the same duplicate set. The sums leave such pairs out; each sample's own
-pair is always included. With several texts per image, the loss is the mean of the losses of the first texts, of the
+text (clip-arts share titles), or if both are in the same duplicate set. The sums leave such pairs out; each sample's
+own pair is always included. With several texts per image, the loss is the mean of the losses of the first texts, of the
 second texts, …: two texts of one image are never compared with each other (Xray's siamese loss, section 4.7.1, 1:1).
 """
 
@@ -161,7 +161,8 @@ def same(own_NG: Tensor, others_MG: Tensor, side: int = 0) -> Tensor:
     """Mask (N, M) of the pairs of image i and text `side` of another sample j that are not negatives: sample i has the
     same text, or the same duplicate set.
 
-    groups: `numbered`, a column for each text of a sample, and one for its duplicate set; negative numbers equal nothing.
+    groups: `numbered`, a column for each text of a sample, and one for its duplicate set; negative numbers equal
+    nothing.
     """
     alike = own_NG[:, None, -1] != others_MG[:, -1]
     compared = [(a[:, None] == b) & (a[:, None] >= 0) for a, b in _compared(own_NG, others_MG, side)]

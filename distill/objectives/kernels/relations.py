@@ -1,7 +1,7 @@
 """Losses between images: the student's distances against a teacher's, over all pairs of the global batch, by `tiles`.
 
-Each function takes the whole batch and returns the mean over its pairs, each pair once; without pairs 0, with a gradient
-of 0.
+Each function takes the whole batch and returns the mean over its pairs, each pair once; without pairs 0, with a
+gradient of 0.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def rkd(student_ND: Tensor, teacher_ND: Tensor) -> Tensor:
 
 
 def mean_and_median(of: Distance, x_NC: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of the distances of all pairs, and their torch.median (of two middle values the lower), by counting: positive
-    float64 sort as the integers that have their bits."""
+    """Mean of the distances of all pairs, and their torch.median (of two middle values the lower), by counting:
+    positive float64 sort as the integers that have their bits."""
     below, added = (torch.zeros((), dtype=dtype, device=x_NC.device) for dtype in (torch.int64, torch.float64))
     rank, bins = (_pairs(x_NC) - 1) // 2, 1 << _BITS
     for shift in range(63 - _BITS, -1, -_BITS):

@@ -1,9 +1,9 @@
 """Sums over all pairs of rows and columns, tile by tile, so that no matrix of all pairs is ever in memory.
 
-A tile is a function of some rows and some columns that gives a value for each pair, such as its logit. Only its sums are
-kept; the backward pass computes each tile again, as attention does (Dao et al. 2022) and Inf-CL for the contrastive loss
-(Cheng et al. 2024). Within `divided`, each rank computes the tiles of its share of the rows. Results and gradients are
-those of all pairs, on every rank, so a loss of them is an ordinary function of the global batch.
+A tile is a function of some rows and some columns that gives a value for each pair, such as its logit. Only sums are
+kept; the backward pass computes each tile again, as FlashAttention does (Dao et al. 2022), and Inf-CL for the
+contrastive loss (Cheng et al. 2024). Within `divided`, each rank computes the tiles of its share of the rows. Results
+and gradients are those of all pairs, on every rank, so a loss of them is an ordinary function of the global batch.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Work:
     autocast: tuple[str, torch.dtype, bool]
 
     def slices(self, tensors: Sequence[Tensor]) -> Iterator[tuple[list[Any], bool]]:
-        """For each tile of this rank an index into each of the tensors, and whether it has pairs i >= j to leave out."""
+        """For each tile of this rank an index into each tensor, and whether it has pairs i >= j to leave out."""
         rows, columns = tensors[0], tensors[self.rows]
         scalars = len(tensors) - self.rows - self.columns
         with divided(self.world):

@@ -12,7 +12,7 @@ from rich.console import Console
 from curate.encoders.student.tokenizer import Tokenizer
 from distill.commands.train import train
 from distill.context import StageContext
-from distill.objectives.kernels.contrastive import same
+from distill.objectives.kernels.contrastive import numbered, same
 from distill.objectives.outputs import Outputs
 from distill.objectives.terms import relational, terms_of
 from distill.parallel import World
@@ -149,6 +149,6 @@ def test_groups_contain_equal_texts_and_duplicate_sets(recipe):
     groups = context.groups(batch, context.text_tokens(batch))
     labels = [mixture.strings("label")[image.row] for image in batch.images]
     sets = [mixture.strings("duplicate_set")[image.row] for image in batch.images]
-    for i, row in enumerate(same(groups).tolist()):
+    for i, row in enumerate(same(numbered(groups), numbered(groups)).tolist()):
         assert row == [i != j and (labels[i] == labels[j] or sets[i] == sets[j]) for j in range(10)]
     assert torch.equal(groups, context.groups(batch, context.text_tokens(batch)))
