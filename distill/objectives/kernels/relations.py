@@ -80,7 +80,7 @@ def rkd(student_ND: Tensor, teacher_ND: Tensor) -> Tensor:
 
 
 def mean_and_median(of: Distance, x_NC: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of the distances of all pairs, and their torch.median (of two middle values the lower), by counting:
+    """Mean of the distances of all pairs, and their torch.median (the lower one if two are in the middle), by counting:
     positive float64 sort as the integers that have their bits."""
     below, added = (torch.zeros((), dtype=dtype, device=x_NC.device) for dtype in (torch.int64, torch.float64))
     rank, bins = (_pairs(x_NC) - 1) // 2, 1 << _BITS

@@ -62,8 +62,8 @@ def log_sum_exps(
 def tiles(rows: int, columns: int, device: torch.device, upper: bool = False) -> Iterator[tuple[slice, slice]]:
     """The tiles that this rank computes. upper: those with pairs i < j; then a tile on the diagonal has equal starts.
 
-    Of 2R equal parts of the rows a rank has the part `rank` and its mirror image, so that all ranks also have equally
-    many pairs i < j.
+    The rows have two equal parts for each rank: part `rank` and its mirror image. So all ranks also have equally many
+    pairs i < j.
     """
     world, side = _WORLD.get(), SIDE.get(device.type, SIDE["cpu"])
     side = max(1, side // 2) if upper else side  # half of a tile on the diagonal is wasted

@@ -39,6 +39,12 @@ def test_sigmoid_by_hand():
     assert loss.item() == pytest.approx(total / N, abs=1e-12)
 
 
+def test_smoothing_equals_torchs_if_no_pair_is_left_out():
+    labels, logits = torch.arange(N), IMAGES @ TEXTS.T
+    expected = sum(torch.nn.functional.cross_entropy(x, labels, label_smoothing=0.2) for x in (logits, logits.T)) / 2
+    assert softmax_loss(IMAGES, TEXTS, smoothing=0.2).item() == pytest.approx(expected.item(), abs=1e-12)
+
+
 @pytest.mark.parametrize(("loss", "smoothing"), [("softmax", 0.0), ("softmax", 0.1), ("sigmoid", 0.0)])
 def test_samples_with_equal_texts_or_images_are_not_negatives(loss, smoothing):
     recipe = Contrastive(loss=loss, smoothing=smoothing)

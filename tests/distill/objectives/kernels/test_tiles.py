@@ -155,7 +155,7 @@ def few_bins():
 @settings(max_examples=20)
 @given(count=st.integers(2, 12), side=st.integers(1, 7), seed=st.integers(0, 99))
 def test_tiles_equal_whole_matrices(name, count, side, seed):
-    """Also of a size that does not divide the batch."""
+    """Sizes that do not divide the batch are among them."""
     texts, tiled, dense = LOSSES[name]
     given = batch(count, texts=texts, seed=seed)
     with mock.patch.dict(tiles.SIDE, cpu=side):
@@ -258,7 +258,7 @@ def test_no_matrix_of_all_pairs_is_in_memory(name):
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=14), st.integers(1, 6), st.booleans())
 def test_the_median_is_torchs(places, side, ties):
-    """Of two middle values the lower; also among equal distances."""
+    """The lower one if two values are in the middle, and also among equal distances."""
     x = torch.tensor(places, dtype=torch.float64)[:, None]
     x = x if ties else x + torch.linspace(0.1, 0.4, len(x), dtype=torch.float64)[:, None] ** 2
     of = distance(x)
