@@ -32,8 +32,8 @@ class Kl(Objective):
         return f"{self.teacher}/{super().label}"
 
     def needs(self) -> Needs:
-        features = {self.teacher: frozenset({"summary"})}
-        return Needs(text=True, text_tower=True, features=features, teacher_texts=frozenset({self.teacher}))
+        texts = frozenset({self.teacher})
+        return Needs(True, True, features={self.teacher: frozenset({"summary"})}, teacher_texts=texts)
 
     def heads(self, student: Student) -> None:
         """Only the temperature is set."""

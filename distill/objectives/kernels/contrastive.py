@@ -84,9 +84,10 @@ def softmax_loss(
 
     groups: `numbered`. Label smoothing is spread over the columns that are left (Szegedy et al. 2016, Sec. 7).
     """
+    positives = (x_ND * y_ND).sum(-1).mean()  # before the tiles: later, its gradients would be in memory beside theirs
     rows, columns = log_sum_exps(_logits(side), *_sides(x_ND, y_ND, groups))
     logs = (rows + columns).mean() / 2
-    hard = logs - (x_ND * y_ND).sum(-1).mean()
+    hard = logs - positives
     if not smoothing:
         return hard
     weights = _weights(x_ND, groups, side)

@@ -83,7 +83,7 @@ def mean_and_median(of: Distance, x_NC: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of the distances of all pairs, and their torch.median (the lower one if two are in the middle), by counting:
     positive float64 sort as the integers that have their bits."""
     below, added = (torch.zeros((), dtype=dtype, device=x_NC.device) for dtype in (torch.int64, torch.float64))
-    rank, bins = (_pairs(x_NC) - 1) // 2, 1 << _BITS
+    rank, bins = torch.as_tensor((_pairs(x_NC) - 1) // 2, device=x_NC.device), 1 << _BITS
     for shift in range(63 - _BITS, -1, -_BITS):
         counts = torch.zeros(bins, dtype=torch.int64, device=x_NC.device)
         for row, column in tiles(len(x_NC), len(x_NC), x_NC.device, upper=True):
