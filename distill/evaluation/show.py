@@ -13,7 +13,7 @@ from curate.html.numbers import score
 BEFORE, AFTER = "student, random weights", "student, trained"
 TITLES = {
     "knn": "k nearest neighbours",
-    "probe": "linear probe",
+    "probe": "probe",
     "zero_shot": "zero-shot classification",
     "retrieval": "retrieval between images and texts",
     "segmentation": "linear segmentation",
@@ -67,7 +67,9 @@ def _knn(found: Result, settings: Result, console: Console) -> None:
 
 
 def _probe(found: Result, settings: Result, console: Console) -> None:
-    _classes(f"{TITLES['probe']} of {settings['label']!r} (ridge regression, the same images)", found, console)
+    _classes(
+        f"{TITLES['probe']} of {settings['label']!r} ({', '.join(settings['probes'])}; the same images)", found, console
+    )
 
 
 def _zero_shot(found: Result, settings: Result, console: Console) -> None:

@@ -64,6 +64,19 @@ class EvaluateRecipe(Section):
     """If set (such as 0.01), retrieval is also computed with the softmax re-weighting of Perception Encoder."""
     min_train_images: Annotated[int, Field(ge=1)] = 2
     """Test images of classes with fewer training images are left out of kNN and probe, and counted."""
+    probes: Annotated[list[Literal["ridge", "linear", "attention"]], Field(min_length=1)] = ["ridge"]
+    """Classifiers of the task `probe`. ridge: a linear layer on the summary, in closed form; linear: the same, trained
+    for some epochs; attention: a learned query over the patches, and a linear layer, trained likewise (Perception
+    Encoder, section 2.5)."""
+    probe_epochs: Annotated[int, Field(ge=1)] = 10
+    """This and the following are for trained probes; the learning rate falls to 0 along a cosine."""
+    probe_batch: Annotated[int, Field(ge=1)] = 1024
+    probe_optimizer: Literal["adamw", "sgd"] = "adamw"
+    probe_learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    probe_weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_attention_images: Annotated[int, Field(ge=1)] = 10_000
+    """Most training images of the attention probe. Their patches are held in memory, shared out among the ranks: 0.4 MB
+    an image and model at 256 px and 768 dimensions."""
     max_train_images: Annotated[int, Field(ge=1)] = 100_000
     """Most training images of kNN and probe; AMoE takes 100,000 of ImageNet (section 4)."""
     max_test_images: Annotated[int, Field(ge=1)] = 50_000
@@ -72,7 +85,8 @@ class EvaluateRecipe(Section):
     """Most training images, and most test images, of a segmentation probe."""
     segmentation_epochs: Annotated[int, Field(ge=0)] = 0
     """Epochs of a second segmentation layer, trained by gradient descent (AMoE: 10); 0: only the closed form. Features
-    of its training images are held in memory: 3 MB an image at 512 px and 768 dimensions."""
+    of its training images are held in memory, shared out among the ranks: 3 MB an image and model at 512 px and 768
+    dimensions."""
     segmentation_batch: Annotated[int, Field(ge=1)] = 32
     """Images of a step of that training."""
     segmentation_learning_rate: Annotated[float, Field(gt=0)] = 1e-3

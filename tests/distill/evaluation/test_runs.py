@@ -31,7 +31,8 @@ def test_a_run_next_to_its_teachers(values):
     knn, probe = own["knn"], own["probe"]
     teachers = {"teacher descriptor", "teacher vit"}
     assert set(probe["models"]) == {BEFORE, AFTER, *teachers}
-    assert set(knn["models"]) == {*probe["models"], f"{AFTER}, heads together"}
+    heads = {f"{AFTER}, as descriptor", f"{AFTER}, as vit", f"{AFTER}, heads together"}
+    assert set(knn["models"]) == {*probe["models"], *heads}
     assert knn["models"]["teacher descriptor"]["accuracy"] > max(knn["chance"], knn["majority"])
     assert knn["chance"] == 0.25
     assert knn["train_images"] + knn["test_images"] + knn["left_out_images"] == 60
