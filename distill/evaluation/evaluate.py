@@ -31,7 +31,10 @@ def evaluate_set(extractor: FeatureExtractor, data: EvaluationSet) -> Evaluation
     settings, tasks = data.settings, set(data.settings.tasks)
     test = data.rows(test=True, most=settings.max_test_images)
     counts: Result = {"test": len(test), "train": int((~data.test).sum()), "skipped": {}}
-    evaluation = Evaluation({"name": data.name, "url": data.mixture.url, "side": data.side, "counts": counts})
+    evaluation = Evaluation(
+        {"name": data.title, "set": data.name, "url": data.mixture.url, "side": data.side, "fit": data.fit}
+        | {"counts": counts}
+    )
     result = evaluation.result
     if not len(test):
         why = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from curate.core.errors import RecipeError
 from curate.encoders import load
@@ -113,11 +114,11 @@ def _at_sizes(
     *,
     whole: bool = False,
 ) -> list[Evaluation]:
-    """One set at each of evaluate.sizes, or at the limits of its sources."""
+    """One set at each of evaluate.sizes, brought to it in each of evaluate.fits, or at the limits of its sources."""
     evaluations = []
     sides: list[int | None] = [*recipe.evaluate.sizes] or [None]
-    for side in sides:
-        sized = data if side is None else replace(data, name=f"{data.name}, {side} px", side=side)
+    for side, fit in product(sides, recipe.evaluate.fits):
+        sized = replace(data, side=side, fit=fit)
         fresh = None if teachers is None or not teachers.names else teachers.with_empty_cache()
         reader = reader_of(sized, recipe.student.patch, fresh, whole=whole)
         evaluations.append(evaluate_set(FeatureExtractor(models, fresh, reader, world, recipe.run.workers), sized))

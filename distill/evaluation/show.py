@@ -124,7 +124,7 @@ def _averages(found: Sequence[Result], console: Console) -> None:
         return
     table = _table("averages over the evaluation sets", ["features", "task", "figure", "size", "sets", "mean"], console)
     for one in found:
-        size = "" if one["side"] is None else f"{one['side']} px"
+        size = "" if one["side"] is None else f"{one['side']} px, {one['fit']}"
         table.add_row(one["model"], TITLES[one["task"]], one["figure"], size, str(one["sets"]), score(one["mean"]))
     console.print(table, highlight=False)
 

@@ -12,6 +12,9 @@ Task = Literal["knn", "probe", "zero_shot", "retrieval", "segmentation", "fideli
 TASKS: tuple[Task, ...] = ("knn", "probe", "zero_shot", "retrieval", "segmentation", "fidelity", "cka", "maps")
 
 
+Fit = Literal["native", "crop", "squash"]
+
+
 class EvaluationDataset(Section):
     """A further dataset to evaluate on. Its images must not be training images, which is not checked."""
 
@@ -37,6 +40,9 @@ class EvaluateRecipe(Section):
     sizes: list[Annotated[int, Field(ge=1)]] = []
     """Resolutions to evaluate each dataset at, in pixels ([256, 512, 2048]): images are scaled, up or down, to about as
     many pixels as a square of this side, with their aspect kept. Empty: at most the run's largest, never up."""
+    fits: Annotated[list[Fit], Field(min_length=1)] = ["native"]
+    """How images are brought to these resolutions; each set is evaluated in each way. crop: the centre square; squash:
+    a square without the aspect ratio. Perception Encoder reports the better of these two (appendix B.1.2)."""
     label: str = "label"
     """Column of the dataset's index, member of the tar (`cls`), or field of its JSON (`json.name`)."""
     class_names: str | None = None
@@ -114,4 +120,12 @@ class EvaluateRecipe(Section):
         names = [item.name for item in self.datasets]
         if len(set(names)) < len(names) or "held-out" in names:
             raise ValueError("datasets: two have the same name, or one is 'held-out'; give each its own `name`")
+        return self
+
+    @model_validator(mode="after")
+    def _fits(self) -> EvaluateRecipe:
+        if self.fits != ["native"] and not self.sizes:
+            raise ValueError(f"fits: {', '.join(self.fits)} need a side in pixels; set `sizes`, as in [224]")
+        if len(set(self.fits)) < len(self.fits):
+            raise ValueError(f"fits: {', '.join(self.fits)}; name each once")
         return self

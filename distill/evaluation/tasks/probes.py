@@ -26,7 +26,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def run(features: LabelledFeatures) -> Result:
-    """Accuracies of the probes that the settings name, of each model; ridge regression is the row of the model's name."""
+    """Accuracies of each model's probes, those that the settings name; the row of ridge regression has its name only."""
     if (why := features.why_not_trainable()) is not None:
         return not_computed(why)
     kinds, scores = features.settings.probes, {}

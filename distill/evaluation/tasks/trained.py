@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils import skip_init
 from torch.nn.utils.rnn import pad_sequence
 
 from distill.evaluation.tasks.probe import Linear
@@ -42,10 +43,10 @@ class Schedule:
     """Whether the learning rate falls to 0 along a cosine."""
 
     def of(self, model: nn.Module) -> torch.optim.Optimizer:
-        settings = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        rate, decay = self.learning_rate, self.weight_decay
         if self.optimizer == "sgd":
-            return torch.optim.SGD(model.parameters(), momentum=0.9, **settings)
-        return torch.optim.AdamW(model.parameters(), **settings)
+            return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=decay)
+        return torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=decay)
 
     def rate(self, done: float) -> float:
         """Learning rate after a share of the steps."""
@@ -57,7 +58,7 @@ class LinearLayer(nn.Module):
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.layer = nn.Linear(width, classes)
+        self.layer = skip_init(nn.Linear, width, classes)
         nn.init.zeros_(self.layer.weight)
         nn.init.zeros_(self.layer.bias)
 
@@ -73,11 +74,12 @@ class AttentionLayer(nn.Module):
 
     def __init__(self, width: int, classes: int, seed: int) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.query = nn.Parameter(torch.randn(1, 1, width) * width**-0.5)
-            heads = width // _HEAD if width % _HEAD == 0 else 1
-            self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+        heads = width // _HEAD if width % _HEAD == 0 else 1
+        generator = torch.Generator().manual_seed(seed)  # the process's own stays as it is
+        self.query = nn.Parameter(torch.randn(1, 1, width, generator=generator) * width**-0.5)
+        self.attention = skip_init(nn.MultiheadAttention, width, heads, batch_first=True)
+        for own in self.attention.parameters():
+            nn.init.xavier_uniform_(own, generator=generator) if own.ndim > 1 else nn.init.zeros_(own)
         self.linear = LinearLayer(width, classes)
 
     def forward(self, images: Sequence[Tensor]) -> Tensor:
