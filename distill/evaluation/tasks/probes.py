@@ -26,7 +26,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def run(features: LabelledFeatures) -> Result:
-    """Accuracies of each model's probes, those that the settings name; the row of ridge regression has its name only."""
+    """Accuracies of the probes that the settings name, of each model; that of ridge regression has no suffix."""
     if (why := features.why_not_trainable()) is not None:
         return not_computed(why)
     kinds, scores = features.settings.probes, {}
