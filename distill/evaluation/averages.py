@@ -49,11 +49,11 @@ def _figures(sets: Sequence[Result], task: str, place: Sequence[str]) -> dict[st
     for one in sets:
         for name, model in one.get(task, {}).get("models", {}).items():
             own = found.setdefault(one["set"], {})
-            own[name] = max(own.get(name, float("-inf")), _figure(model, place))
+            own[name] = max(own.get(name, float("-inf")), figure_of(model, place))
     return found
 
 
-def _figure(model: Mapping[str, Any], place: Sequence[str]) -> float:
+def figure_of(model: Mapping[str, Any], place: Sequence[str]) -> float:
     value: Any = model
     for name in place:
         value = value[name]

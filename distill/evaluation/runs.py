@@ -26,11 +26,12 @@ from distill.teachers import TargetStandardiser, Teachers
 
 
 def evaluate_run(
-    context: StageContext, student: Student, standardisers: Sequence[TargetStandardiser]
+    context: StageContext, student: Student, standardisers: Sequence[TargetStandardiser], *, alone: bool = False
 ) -> tuple[Result, bytes]:
     """The content of evaluation.json, and the page. Every rank calls it and gets the same result.
 
-    context: of the run's last stage; standardisers: of its teachers.
+    context: of the run's last stage; standardisers: of its teachers; alone: without the student before training and
+    without the teachers.
     """
     recipe, settings, teachers = context.recipe, context.recipe.evaluate, context.teachers
     encoders = teachers.encoders
@@ -52,15 +53,18 @@ def evaluate_run(
         sides=sides,
         tower=tower,
     )
-    models: list[EvaluatedModel] = [StudentModel(BEFORE, _in_float32(context.new_student())), trained]
-    models += [TeacherModel(name, sides.get(name)) for name in teachers.names]
+    models: list[EvaluatedModel] = [trained]
+    if not alone:
+        models = [StudentModel(BEFORE, _in_float32(context.new_student())), trained]
+        models += [TeacherModel(name, sides.get(name)) for name in teachers.names]
     held_out = EvaluationSet(HELD_OUT, context.dataset, context.test, settings, recipe.seed, recipe.run.workers)
-    if settings.sizes:
-        evaluations = _at_sizes(recipe, held_out, models, teachers, context.world)
+    shown, whole = None if alone else teachers, teachers.prepares
+    if settings.sizes or alone:
+        evaluations = _at_sizes(recipe, held_out, models, shown, context.world, whole=whole)
     else:
         extractor = FeatureExtractor(models, teachers, context.reader, context.world, recipe.run.workers)
         evaluations = [evaluate_set(extractor, held_out)]
-    evaluations += _other_sets(recipe, models, teachers, context.world)
+    evaluations += _other_sets(recipe, models, shown, context.world, whole=whole)
     return _report(f"{recipe.name}: evaluation", settings, evaluations)
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from curate.html.numbers import score
+from distill.evaluation.averages import FIGURES, figure_of
 
 BEFORE, AFTER = "student, random weights", "student, trained"
 TITLES = {
@@ -34,6 +35,22 @@ def show_evaluation(result: Result, console: Console, page: str | None = None) -
     _averages(result["averages"], console)
     if page is not None:
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
+
+
+def show_curves(result: Result, console: Console) -> None:
+    """result: the content of curves.json. A table per set and figure, with a row per step."""
+    steps = result["steps"]
+    for place, one in enumerate(next(iter(steps.values()))["sets"]):
+        for task, figures in FIGURES.items():
+            for figure, path in figures.items():
+                models = list(one.get(task, {}).get("models", {}))
+                if not models:
+                    continue
+                table = _table(f"{one['name']}: {TITLES[task]}, {figure}", ["step", *models], console)
+                for step, held in steps.items():
+                    found = held["sets"][place][task]["models"]
+                    table.add_row(step, *(score(figure_of(found[name], path)) for name in models))
+                console.print(table, highlight=False)
 
 
 def _show_set(one: Result, settings: Result, console: Console) -> None:
