@@ -124,7 +124,7 @@ class StudentModel:
 
 
 class TeacherModel:
-    """A teacher. Its summaries are the space of its texts, too, unless its text side has vectors of its own."""
+    """A teacher. Its summaries are the space of its texts, too, unless its text side has other vectors."""
 
     def __init__(self, label: str, side: TextSide | None = None) -> None:
         self.label, self.name, self.side = label, f"{TEACHER}{label}", side

@@ -54,8 +54,9 @@ class EvaluateRecipe(Section):
     """Texts of an image for retrieval, by name as in data.sources: members, JSON fields or kinds of `caption.mix`;
     empty: those of data.sources, for every dataset."""
     text_encoders: dict[str, str] = {}
-    """By teacher: an encoder with texts in the space of the teacher's summaries, for teachers without a
-    text tower ({siglip2: 'open_clip:ViT-SO400M-16-SigLIP2-384/webli'})."""
+    """By teacher: an encoder with texts in the space of the teacher's summaries, for teachers without a text tower
+    ({siglip2: 'hf:google/siglip2-so400m-patch16-naflex'}), or dino.txt, which has other vectors for the images
+    ({dinov3: 'curate.encoders.dino_text:DinoText@weights/dinotxt.pth'})."""
     masks: str | None = None
     """Segmentation: a member of the tar with a class per pixel as a grey or palette PNG (`seg.png`; 255 is nothing), or
     `alpha`: foreground and background by the image's transparency. None: no segmentation."""
@@ -67,12 +68,13 @@ class EvaluateRecipe(Section):
     ensemble_temperature: Annotated[float, Field(gt=0)] = 0.01
     """Temperature of the softmax of cosines whose entropy is a head's certainty, in zero-shot and retrieval."""
     retrieval_temperature: Annotated[float, Field(gt=0)] | None = None
-    """If set (such as 0.01), retrieval is also computed with the softmax re-weighting of Perception Encoder."""
+    """If set, retrieval is also computed with the softmax re-weighting (DSL) of Perception Encoder, for images and
+    videos (appendix B.1.2: scores * softmax(scores), so 1.0 for cosines, 0.01 for logits of a scale of 100)."""
     min_train_images: Annotated[int, Field(ge=1)] = 2
     """Test images of classes with fewer training images are left out of kNN and probe, and counted."""
     probes: Annotated[list[Literal["ridge", "linear", "attention"]], Field(min_length=1)] = ["ridge"]
     """Classifiers of the task `probe`. ridge: a linear layer on the summary, in closed form; linear: the same, trained
-    for some epochs; attention: a learned query over the patches, and a linear layer, trained likewise (Perception
+    for some epochs; attention: a learned query over the patches, and a linear layer, trained too (Perception
     Encoder, section 2.5)."""
     probe_epochs: Annotated[int, Field(ge=1)] = 10
     """This and the following are for trained probes; the learning rate falls to 0 along a cosine."""
@@ -91,7 +93,7 @@ class EvaluateRecipe(Section):
     """Most training images, and most test images, of a segmentation probe."""
     segmentation_epochs: Annotated[int, Field(ge=0)] = 0
     """Epochs of a second segmentation layer, trained by gradient descent (AMoE: 10); 0: only the closed form. Features
-    of its training images are held in memory, shared out among the ranks: 3 MB an image and model at 512 px and 768
+    of its training images are held in memory, shared out among the ranks: 1.5 MB an image and model at 512 px and 768
     dimensions."""
     segmentation_batch: Annotated[int, Field(ge=1)] = 32
     """Images of a step of that training."""

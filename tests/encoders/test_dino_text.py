@@ -114,7 +114,7 @@ def test_a_texts_vector_is_its_last_token_after_a_causal_transformer(tmp_path):
     assert (encoder.width, encoder.dim, encoder.context) == (128, 256, 77)
 
 
-def test_what_is_no_checkpoint_of_dino_txt_is_one_line(tmp_path):
+def test_another_checkpoint_is_one_line(tmp_path):
     torch.save({"weight": torch.zeros(1)}, tmp_path / "other.pth")
     with pytest.raises(InputError, match=r"so it is not a checkpoint of dino.txt"):
         load(f"{CLASS}@{tmp_path}/other.pth", device="cpu")

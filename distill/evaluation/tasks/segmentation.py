@@ -96,7 +96,10 @@ class ProbeTrainer(_Masks):
         known = targets_NC.sum(1) > 0
         sums.add(features_NP[known], targets_NC[known])
         if self._data.settings.segmentation_epochs and known.any():
-            self._kept.setdefault(name, {})[row] = features_NP[known], targets_NC[known].astype(np.float16)
+            self._kept.setdefault(name, {})[row] = (
+                features_NP[known].astype(np.float16),
+                targets_NC[known].astype(np.float16),
+            )
 
     def merge(self, world: World) -> None:
         self.merge_masks(world)

@@ -1,6 +1,6 @@
 """Layers on frozen features, trained by gradient descent: what the literature calls a linear or an attention probe.
 
-Each rank holds the features of its own images, and the gradients of a step are summed over ranks. The result does not
+Each rank holds the features of the images that it read, and the gradients of a step are summed over ranks. The result does not
 depend on the number of ranks, up to rounding. Channels have mean 0 and variance 1, as after the batch normalisation
 without weights of the papers' probes. The same arguments give the same layer: `seed` gives the order of the images.
 """
@@ -75,7 +75,7 @@ class AttentionLayer(nn.Module):
     def __init__(self, width: int, classes: int, seed: int) -> None:
         super().__init__()
         heads = width // _HEAD if width % _HEAD == 0 else 1
-        generator = torch.Generator().manual_seed(seed)  # the process's own stays as it is
+        generator = torch.Generator().manual_seed(seed)  # the process's is not used
         self.query = nn.Parameter(torch.randn(1, 1, width, generator=generator) * width**-0.5)
         self.attention = skip_init(nn.MultiheadAttention, width, heads, batch_first=True)
         for own in self.attention.parameters():
