@@ -1,8 +1,9 @@
 """Layers on frozen features, trained by gradient descent: what the literature calls a linear or an attention probe.
 
-Each rank holds the features of the images that it read, and the gradients of a step are summed over ranks. The result does not
-depend on the number of ranks, up to rounding. Channels have mean 0 and variance 1, as after the batch normalisation
-without weights of the papers' probes. The same arguments give the same layer: `seed` gives the order of the images.
+Each rank holds the features of the images that it read, and the gradients of a step are summed over ranks. The result
+does not depend on the number of ranks, up to rounding. Channels have mean 0 and variance 1, as after the batch
+normalisation without weights of the papers' probes. The same arguments give the same layer: `seed` gives the order of
+the images.
 """
 
 from __future__ import annotations
