@@ -99,23 +99,23 @@ class Trained:
     """A trained layer, with the standardisation of its features."""
 
     layer: nn.Module
-    mean: NDArray[np.float64]
-    scale: NDArray[np.float64]
-    """One over the standard deviation, 0 for unused channels."""
+    mean: Tensor
+    """(D,) float32, on the layer's device."""
+    scale: Tensor
+    """(D,): one over the standard deviation, 0 for unused channels."""
 
     def __call__(self, images: Sequence[Floats]) -> NDArray[np.float64]:
         """Features (P, D) of each image -> scores, as the layer gives them."""
-        device = next(self.layer.parameters()).device
-        inputs = [_standardised(own, self.mean, self.scale, device) for own in images]
         with torch.no_grad():
-            scores: NDArray[np.float64] = self.layer(inputs).double().cpu().numpy()
-        return scores
+            scores = self.layer([_standardised(own, self.mean, self.scale) for own in images])
+        return _doubles(scores)
 
     def folded(self) -> Linear:
         """A linear layer as one on the features themselves."""
         assert isinstance(self.layer, LinearLayer)
-        weight, bias = (own.detach().cpu().numpy().astype(np.float64) for own in self.layer.layer.parameters())
-        return Linear(weight.T * self.scale[:, None], bias - weight @ (self.mean * self.scale), strength=0.0)
+        weight, bias = (_doubles(own) for own in self.layer.layer.parameters())
+        mean, scale = _doubles(self.mean), _doubles(self.scale)
+        return Linear(weight.T * scale[:, None], bias - weight @ (mean * scale), strength=0.0)
 
 
 def train(
@@ -148,8 +148,8 @@ def train(
 def _gradients(
     layer: nn.Module,
     examples: Sequence[tuple[Floats, Floats]],
-    mean: NDArray[np.float64],
-    scale: NDArray[np.float64],
+    mean: Tensor,
+    scale: Tensor,
     world: World,
 ) -> None:
     """Set the gradients of the mean loss over the examples of all ranks."""
@@ -159,7 +159,7 @@ def _gradients(
         targets = torch.from_numpy(np.concatenate([own for _, own in examples]).astype(np.float32)).to(world.device)
         count = len(targets)
         with torch.enable_grad():
-            scores = layer([_standardised(features, mean, scale, world.device) for features, _ in examples])
+            scores = layer([_standardised(features, mean, scale) for features, _ in examples])
             torch.autograd.backward(cross_entropy(scores, targets, reduction="sum"))
     parts = [torch.zeros_like(own) if own.grad is None else own.grad for own in parameters]
     total = world.sum(torch.cat([parts[0].new_tensor([count]), *(part.flatten() for part in parts)]))
@@ -167,13 +167,16 @@ def _gradients(
         own.grad = part.view_as(own)
 
 
-def _standardised(
-    features: Floats, mean: NDArray[np.float64], scale: NDArray[np.float64], device: torch.device
-) -> Tensor:
-    return torch.from_numpy(((features - mean) * scale).astype(np.float32)).to(device)
+def _standardised(features: Floats, mean: Tensor, scale: Tensor) -> Tensor:
+    return (torch.from_numpy(features).to(mean.device).float() - mean) * scale
 
 
-def _moments(parts: Sequence[Floats], width: int, world: World) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _doubles(values: Tensor) -> NDArray[np.float64]:
+    array: NDArray[np.float64] = values.detach().cpu().double().numpy()
+    return array
+
+
+def _moments(parts: Sequence[Floats], width: int, world: World) -> tuple[Tensor, Tensor]:
     """Mean (D,), and one over the standard deviation (D,), 0 for constant channels; over the parts of all ranks."""
 
     def over_all(sums: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
@@ -183,4 +186,6 @@ def _moments(parts: Sequence[Floats], width: int, world: World) -> tuple[NDArray
     mean = over_all([part.sum(0, dtype=np.float64) for part in parts])
     deviation = np.sqrt(over_all([np.square(part - mean).sum(0) for part in parts]))
     used = deviation > _CONSTANT * deviation.max(initial=0.0)
-    return mean, np.divide(1.0, deviation, out=np.zeros(width), where=used)
+    scale = np.divide(1.0, deviation, out=np.zeros(width), where=used)
+    first, second = (torch.from_numpy(one).float().to(world.device) for one in (mean, scale))
+    return first, second

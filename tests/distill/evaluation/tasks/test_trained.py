@@ -77,7 +77,7 @@ def test_attention_is_that_of_torch_on_each_image_alone():
     layer, rng = AttentionLayer(128, 3, seed=0), np.random.default_rng(0)
     torch.nn.init.normal_(layer.linear.layer.weight)
     images = [rng.normal(size=(count, 128)).astype(np.float32) for count in (4, 9, 1)]
-    found = Trained(layer, np.zeros(128), np.ones(128))(images)
+    found = Trained(layer, torch.zeros(128), torch.ones(128))(images)
     weights, biases = layer.attention.in_proj_weight.chunk(3), layer.attention.in_proj_bias.chunk(3)
     for scores, image in zip(found, images, strict=True):
         inputs = layer.query[0], *[torch.from_numpy(image)] * 2
