@@ -50,7 +50,7 @@ def evaluate_set(extractor: FeatureExtractor, data: EvaluationSet) -> Evaluation
         reasons = ", ".join(f"{why} {count}" for why, count in counts["skipped"].items())
         return _nothing(evaluation, data, f"no test image can be read ({reasons}); check the files")
     for (name, space), own in vectors.values.items():
-        check_finite(f"{name}{f' as {space}' if space else ''}, on {data.name}", np.stack(list(own.values())))
+        check_finite(f"{name}{f' as {space}' if space else ''}, on {data.title}", np.stack(list(own.values())))
     for task, classify in _CLASSIFIERS.items():
         if task in tasks and isinstance(split, str):
             result[task] = not_computed(split)
