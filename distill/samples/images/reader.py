@@ -23,6 +23,7 @@ from curate.encoders.student.patches import grid, patchify
 from curate.encoders.student.pixels import decode_to, resize, resize_to_grid
 from distill.samples.batches.draws import AUGMENT, SECOND_AUGMENT, VIEW, Draws
 from distill.samples.images.counts import PatchCounts
+from distill.samples.images.square import Square, squared
 from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS, MemberReader
@@ -139,12 +140,14 @@ class ImageReader:
         vectors: TextVectors | None = None,
         whole: bool = False,
         enlarge: bool = False,
+        square: Square | None = None,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; two_crops: augment each image a second time; reads_text: read texts if a
         source names them; needs_text: skip an image without text as `no_text`; vectors: of texts; an image without one
         is skipped as `no_text` too; whole: never decode JPEGs at a reduced size, which is the default with teachers;
-        enlarge: scale smaller images up to the limit."""
+        enlarge: scale smaller images up to the limit; square: bring images to squares, of as many pixels as the limit,
+        for the teachers as for the student."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
         self._reads_text, self._needs_text = reads_text, needs_text
@@ -157,7 +160,7 @@ class ImageReader:
         self._teachers = teachers if teachers is not None and teachers.prepares else None
         self._vectors = vectors
         self._whole = whole or self._teachers is not None
-        self._enlarge = enlarge
+        self._enlarge, self._square = enlarge, square
         self._allowance, self._augment, self._two_crops = allowance or CacheBudget(0), augment, two_crops
         self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, list[Image.Image]] = {}
@@ -205,10 +208,14 @@ class ImageReader:
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
             return replace(kept)
         files = self._files(row)
-        if not self._whole:  # so that the student's pixels depend on the recipe, never on the cache
+        if (
+            not self._whole and self._square is None
+        ):  # so that the student's pixels depend on the recipe, never on the cache
             fit = partial(self._pixels, row, limit)
             return self._keep(self._patches(row, [decode_to(data, fit, self._max_pixels) for data in files]), limit)
         images = [decode(data, max_pixels=self._max_pixels) for data in files]
+        if self._square is not None:
+            images = [squared(image, self._square) for image in images]
         if kept is None:
             kept = self._patches(row, [resize(image, self._pixels(row, limit, *image.size)) for image in images])
             self._keep(kept, limit)
