@@ -41,7 +41,7 @@ class LanguageModel(FrozenEncoder):
     passes = True
 
     def __init__(self, spec: Spec, identity: dict[str, Any], model: Any, device: str) -> None:
-        """Raises ValueError if the model reads texts from left to right only, whatever the mask."""
+        """Raises ValueError if the model ignores masks and reads texts from left to right."""
         source, revision = spec.path or spec.name, spec.options.get("revision", "main")
         self._tokenizer = AutoTokenizer.from_pretrained(source, revision=revision)
         self.context = min(_CONTEXT, getattr(model.config, "max_position_embeddings", _CONTEXT))

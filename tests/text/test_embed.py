@@ -84,10 +84,10 @@ def test_a_bad_folder_is_one_line(tmp_path):
 
 def test_a_dataset_carries_the_vector_of_each_text(specs, tmp_path):
     made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=12)).add("words", Words(), "pool")
-    made.add("embedded", Embed(encoder=specs["open_clip"], column="words", device="cpu"), "words")
-    made.add("pick", Pick(), "embedded")
+    made.add("pick", Pick(), "words")
+    made.add("vectors", Embed(encoder=specs["open_clip"], column="words", device="cpu"), "pick")
     carry = {"says": "words", "vector": "text_embedding"}
-    made.add("dataset", PackWebDataset(name="pairs", text="words", carry=carry), "pick")
+    made.add("dataset", PackWebDataset(name="pairs", text="words", carry=carry), "vectors")
     dataset = open_dataset(run(made.check(), str(tmp_path)).outputs["dataset"])
     every = np.arange(len(dataset))
     says, found = dataset.values("says", every), dataset.values("vector", every)
