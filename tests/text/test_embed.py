@@ -7,7 +7,10 @@ from curate.core.contracts import Batch
 from curate.core.errors import CurateError
 from curate.core.items import family_of
 from curate.core.recipe.pipeline import Pipeline
+from curate.core.store.storage import open_storage
 from curate.core.vectors import from_binary, halves_of, to_binary, vector_type
+from curate.engine.record.explain import explain
+from curate.engine.record.runs import latest
 from curate.engine.run import run
 from curate.pack.webdataset import PackWebDataset
 from curate.text.embed import Embed
@@ -22,7 +25,7 @@ TEXTS = ["a red star", "blue house", "a red star"]
 @pytest.fixture(scope="module")
 def specs(tmp_path_factory):
     root = tmp_path_factory.mktemp("texts")
-    save_language_model(root / "language")
+    save_language_model(root / "language", hidden_size=64)
     save_open_clip(root / "open_clip", seed=3)
     return {"hf": f"hf:{root / 'language'}", "open_clip": f"open_clip:{root / 'open_clip'}"}
 
@@ -65,8 +68,8 @@ def test_items_keep_their_places_and_nothing_has_no_vector(specs):
 
 def test_the_fingerprint_has_the_weights_and_not_their_place(specs, tmp_path):
     stage = Embed(encoder=specs["hf"])
-    save_language_model(tmp_path / "same")
-    save_language_model(tmp_path / "other", seed=1)
+    save_language_model(tmp_path / "same", hidden_size=64)
+    save_language_model(tmp_path / "other", seed=1, hidden_size=64)
     same, other = (Embed(encoder=f"hf:{tmp_path / name}") for name in ("same", "other"))
     assert stage.identity() == same.identity() and stage.parameters() == same.parameters()
     assert stage.identity()["weights"] != other.identity()["weights"]
@@ -85,13 +88,20 @@ def test_a_bad_folder_is_one_line(tmp_path):
 def test_a_dataset_carries_the_vector_of_each_text(specs, tmp_path):
     made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=12)).add("words", Words(), "pool")
     made.add("pick", Pick(), "words")
-    made.add("vectors", Embed(encoder=specs["open_clip"], column="words", device="cpu"), "pick")
+    made.add("vectors", Embed(encoder=specs["hf"], column="words", device="cpu"), "pick")
     carry = {"says": "words", "vector": "text_embedding"}
     made.add("dataset", PackWebDataset(name="pairs", text="words", carry=carry), "vectors")
-    dataset = open_dataset(run(made.check(), str(tmp_path)).outputs["dataset"])
+    result = run(made.check(), str(tmp_path))
+    dataset = open_dataset(result.outputs["dataset"])
     every = np.arange(len(dataset))
     says, found = dataset.values("says", every), dataset.values("vector", every)
     assert "7-2" in says and len(set(found)) == len(set(says)) < len(says)
-    expected, _ = to_binary(encoders.load(specs["open_clip"], device="cpu").encode_text(says))
+    expected, _ = to_binary(encoders.load(specs["hf"], device="cpu").encode_text(says))
     vectors = np.stack([np.frombuffer(value, "<f2") for value in found])
     assert np.allclose(vectors, halves_of(expected), atol=1e-3)
+    told = dict(line[::2] for line in explain(latest(open_storage(str(tmp_path)), result.run_id), "000007"))
+    assert [vector and vector[:11] for vector in told["vectors"]["text_embedding"]] == [
+        "64 numbers:",
+        None,
+        "64 numbers:",
+    ]
