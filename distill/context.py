@@ -203,7 +203,22 @@ class StageContext:
         if not needs.text_tower:
             return MicroBatch(batch, targets, None, None, draws, needs.views)
         tokens = self.text_tokens(batch)
-        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens), draws, needs.views)
+        vectors = {
+            label: self._like_texts(self.teachers.texts(label, self._texts(batch))) for label in needs.teacher_texts
+        }
+        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens), draws, needs.views, vectors)
+
+    def _texts(self, batch: Batch) -> list[str]:
+        """The texts of a batch, or both texts of each image with pairs of texts."""
+        texts = [item or "" for item in batch.texts]
+        if not self.recipe.data.paired:
+            return texts
+        pairs = zip(texts, batch.second_texts, strict=True)
+        return [text for first, second in pairs for text in (first, second or first)]
+
+    def _like_texts(self, rows: Tensor) -> Tensor:
+        """Rows of `_texts` as (B, …), or (B, 2, …) with pairs of texts."""
+        return rows.unflatten(0, (-1, 2)) if self.recipe.data.paired else rows
 
     def text_tokens(self, batch: Batch) -> Tensor:
         """Tokens (B, L) of the texts of a batch, or (B, 2, L) with pairs of texts; vectors (B, L) of a column."""
@@ -214,12 +229,8 @@ class StageContext:
             return torch.from_numpy(np.reshape(vectors, (-1, text.width)).astype(np.float32)).to(self.world.device)
         if self.tokenizer is None:
             raise InputError("the run's folder has no tokenizer.json; train the recipe's student first")
-        texts = [item or "" for item in batch.texts]
-        if self.recipe.data.paired:
-            pairs = zip(texts, batch.second_texts, strict=True)
-            texts = [text for first, second in pairs for text in (first, second or first)]
-        tokens = torch.from_numpy(self.tokenizer.encode(texts, text.context)).to(self.world.device)
-        return tokens.unflatten(0, (-1, 2)) if self.recipe.data.paired else tokens
+        tokens = torch.from_numpy(self.tokenizer.encode(self._texts(batch), text.context)).to(self.world.device)
+        return self._like_texts(tokens)
 
     def groups(self, batch: Batch, tokens: Tensor) -> Tensor:
         """Numbers (B, T + 1) of each sample's texts, as the text tower reads them, and of its duplicate set.

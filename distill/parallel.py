@@ -55,13 +55,15 @@ class World:
         """Sums of the values over ranks, in float64."""
         return self.sum(torch.tensor(list(values), dtype=torch.float64, device=self.device)).tolist()
 
+    def max(self, values: Tensor) -> Tensor:
+        """Maximum over ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values, dist.ReduceOp.MAX)
+        return values
+
     def largest(self, value: int) -> int:
         """Maximum over ranks."""
-        if self.size == 1:
-            return value
-        values = torch.tensor([value], device=self.device)
-        dist.all_reduce(values, dist.ReduceOp.MAX)
-        return int(values.item())
+        return int(self.max(torch.tensor([value], device=self.device)).item())
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's value, by rank, on every rank."""

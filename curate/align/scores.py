@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -26,21 +24,6 @@ def numbers_of(op: str, column: pa.ChunkedArray, name: str, parameter: str) -> I
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
         raise CurateError(f"{op}.{parameter}: {name!r} holds {kind}; name a column of numbers or of lists of numbers")
     return Items(items.values.cast(pa.float32(), safe=False), items.row, items.place, items.lengths)
-
-
-def encode_fixed(
-    encode: Callable[[list[str]], NDArray[np.float32]], texts: list[str], dim: int, at_once: int
-) -> NDArray[np.float32]:
-    """Texts -> vectors (n, dim), in passes of exactly `at_once` texts; empty texts pad the last pass.
-
-    A matrix product rounds differently for each shape. With one shape, a text has the same vector in every batch. We
-    checked this bit for bit for powers of two from 8 on, in any order and with one or two threads.
-    """
-    vectors = np.zeros((len(texts), dim), dtype=np.float32)
-    for start in range(0, len(texts), at_once):
-        some = texts[start : start + at_once]
-        vectors[start : start + len(some)] = encode([*some, *[""] * (at_once - len(some))])[: len(some)]
-    return vectors
 
 
 def cosines(

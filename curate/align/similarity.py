@@ -15,16 +15,12 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from curate import encoders
-from curate.align.scores import cosines, encode_fixed
+from curate.align.scores import cosines
 from curate.core.contracts import Artifact, Batch
 from curate.core.items import places_of, texts_of
 from curate.core.vectors import from_binary, same_encoder
 from curate.encoders.stage import EncoderMap, EncoderName
-
-_AT_ONCE = {"cpu": 16, "cuda": 64}
-"""Texts per pass. On a CPU, 16 texts are as fast per text as more, and need less padding."""
-_TOKENS = 1 << 16
-"""Most tokens per pass: models with long contexts get fewer texts."""
+from curate.encoders.texts import encode_texts
 
 
 class Similarity(EncoderMap):
@@ -66,7 +62,7 @@ class Similarity(EncoderMap):
         self._encoder.encode_text([""])
 
     def padded(self) -> int:
-        """No padding: `encode_fixed` gives the model one batch size anyway."""
+        """No padding: `encode_texts` gives the model one batch size anyway."""
         return 0
 
     def process(self, batch: Batch) -> dict[str, Any]:
@@ -78,15 +74,9 @@ class Similarity(EncoderMap):
         vectors = from_binary(embeddings)
         items = texts_of(self.op, batch.table.column(self.column), self.column)
         distinct = pc.dictionary_encode(items.values.cast(pa.string()))
-        texts = encode_fixed(
-            self._encoder.encode_text, distinct.dictionary.to_pylist(), self._encoder.dim, self._at_once()
-        )
+        texts = encode_texts(self._encoder, distinct.dictionary.to_pylist())
         found = cosines(vectors, texts, items.row, distinct.indices.to_numpy())
         usable = np.isfinite(vectors).all(axis=1) & np.any(vectors != 0, axis=1)
         batch.counters["no_direction"] += int((np.isnan(found) & usable[items.row]).sum())
         batch.unusable(np.flatnonzero(~usable), "no_embedding")
         return {self.output: items.nest(pa.array(found, mask=np.isnan(found)), pa.float32())}
-
-    def _at_once(self) -> int:
-        most = max(1, _TOKENS // self._encoder.context)
-        return min(_AT_ONCE["cpu" if self._encoder.device == "cpu" else "cuda"], 1 << (most.bit_length() - 1))

@@ -71,23 +71,23 @@ class Rows:
         self.about = self._about(title, license)
 
     def _look_back(self, before: Release) -> None:
-        """The predecessor's rows that must not be used any more: those that it lists, and those tombstoned since."""
-        listed = before.removed()
-        parts = [listed]
-        for table in before.rows(["key", "url", "sha256"]):
-            hit = table.filter(pa.array(self.tombstones.mask(table)))
-            parts.append(hit.append_column("why", pa.array([layout.TAKEN_DOWN] * len(hit), pa.string())))
-        whole = pa.concat_tables(parts)
-        lines = list(zip(*(whole.column(name).to_pylist() for name in layout.REMOVED_SCHEMA.names), strict=True))
+        """The predecessor's rows that must not be used any more: those that it lists, those tombstoned since, and
+        others with the URL or the bytes of one of these, which a fetch leaves out too."""
+        names, listed = layout.REMOVED_SCHEMA.names, before.removed()
+        columns = [*FIELDS, *(["parent"] if "parent" in before.about.get("columns", ()) else [])]
+        self.tombstones = _with(self.tombstones, listed)
+        while True:
+            hits = [table.filter(pa.array(self.tombstones.mask(table))) for table in before.rows(columns)]
+            why = [hit.append_column("why", pa.array([layout.TAKEN_DOWN] * len(hit), pa.string())) for hit in hits]
+            whole = pa.concat_tables([listed, *(hit.select(names) for hit in why)])
+            known, self.tombstones = self.tombstones, _with(self.tombstones, whole)
+            if known == self.tombstones:
+                break
+        lines = list(zip(*(whole.column(name).to_pylist() for name in names), strict=True))
         once = sorted({line[:3]: line for line in reversed(lines)}.values(), key=lambda line: tuple(map(str, line)))
         self.removed = pa.Table.from_pylist(
-            [dict(zip(layout.REMOVED_SCHEMA.names, line, strict=True)) for line in once], layout.REMOVED_SCHEMA
+            [dict(zip(names, line, strict=True)) for line in once], layout.REMOVED_SCHEMA
         )
-        values = {
-            name: {*self.tombstones.values.get(name, ()), *listed.column(name).drop_null().to_pylist()}
-            for name in FIELDS
-        }
-        self.tombstones = Tombstones({name: tuple(sorted(items)) for name, items in values.items()})
 
     # --- which columns ---
 
@@ -277,6 +277,12 @@ class Rows:
             when: {"groups": int((n > 0).sum()), "entropy_bits": entropy_bits(n), "gini": gini(n)}
             for when, n in sizes.items()
         }
+
+
+def _with(tombstones: Tombstones, table: pa.Table) -> Tombstones:
+    """Tombstones, and those of the rows of a table."""
+    each = {name: {*tombstones.values.get(name, ()), *table.column(name).drop_null().to_pylist()} for name in FIELDS}
+    return Tombstones({name: tuple(sorted(items)) for name, items in each.items()})
 
 
 def _made(storage: Storage, dataset: DatasetInfo) -> tuple[RunRecord, str]:

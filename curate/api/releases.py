@@ -39,8 +39,6 @@ LIST, POOL = "urls", "pool"
 """Stages of a fetch."""
 DENIED = "denied_url"
 """Reason of a row that is not fetched because a `removed.parquet` has it."""
-SETTINGS = ("allow_networks", "allow_ports", "host_rate", "requests_per_second", "robots_txt", "timeout", "retries")
-"""Parameters of acquire.download that a fetch may set."""
 
 
 @dataclass
@@ -131,7 +129,7 @@ def fetch(
 
     settings: those of `fetch_recipe`. Raises InputError for a release that is damaged."""
     recipe, counts = fetch_recipe(open_workspace(workspace.url), source, contact, **settings)
-    pipeline = parse(yaml.safe_dump(recipe, sort_keys=False), file="fetch")
+    pipeline = parse(recipe, file="fetch")
     run = workspace.submit(pipeline, run_id=run_id, engine=engine, address=address, console=console)
     run.wait()
     return _fetched(run.id, run.ledger(), counts)
@@ -145,20 +143,17 @@ def fetch_recipe(
     namespace: str | None = None,
     removed: Sequence[str] = (),
     **settings: Any,
-) -> tuple[dict[str, Any], Counter[str]]:
-    """(recipe that downloads a release into a workspace, rows of the release in all and with a digest). The release is
-    checked first, and nothing of it is run: its rows are a list with a digest for each URL; its other columns go into
-    `meta`.
+) -> tuple[str, Counter[str]]:
+    """(YAML of a recipe that downloads a release into a workspace, rows of the release in all and with a digest). The
+    release is checked first, and nothing of it is run: its rows are a list with a digest for each URL; its other
+    columns go into `meta`.
 
     source: folder or URL of the release. namespace: of the pool; by default the release's, so that a key is the same
     where it is made of URL and caption. removed: later `removed.parquet` files, beside that in the folder: their rows
-    are not fetched, and tombstoned. settings: see SETTINGS."""
+    are not fetched, and tombstoned. settings: of `acquire.download`."""
     known = open_release(source)
     known.verify()
     known.check()
-    unknown = sorted(set(settings) - set(SETTINGS))
-    if unknown:
-        raise InputError(f"fetch: {unknown[0]!r} is not a setting; expected one of {', '.join(SETTINGS)}")
     urls, counts = _survey(known, _down(known, removed))
     files = [known.storage.url_of(name) for name in known.files]
     columns = {"url": "url", "caption": "caption", "sha256": "sha256", "md5": None}
@@ -168,14 +163,17 @@ def fetch_recipe(
     if (denied := _denied(storage, known, urls)) is not None:
         given["deny_urls"] = denied
     listed = {"op": "acquire.list", "path": files, "format": "parquet", "columns": columns}
-    return {"stages": {LIST: listed, POOL: {"op": "acquire.download", "list": LIST, **given}}}, counts
+    stages = {LIST: listed, POOL: {"op": "acquire.download", "list": LIST, **given}}
+    recipe = yaml.safe_dump({"stages": stages}, sort_keys=False)
+    parse(recipe, file="fetch")
+    return recipe, counts
 
 
 def _down(known: Release, removed: Iterable[str]) -> Tombstones:
     """What must not be fetched: of the release's own list, and of later ones."""
     tables = [known.removed()]
     for place in removed:
-        folder, _, name = place.rpartition("/")
+        folder, name = os.path.split(place)
         tables.append(read_removed(open_root(folder or ".", "removed"), name))
     whole = pa.concat_tables(tables)
     values = {name: tuple(sorted(set(whole.column(name).drop_null().to_pylist()))) for name in FIELDS}

@@ -230,25 +230,12 @@ class Run:
         """The clusters built by a stage."""
         return clusters_of(self.record, stage)
 
-    def search(
-        self,
-        text: str | None = None,
-        image: bytes | None = None,
-        key: str | None = None,
-        limit: int = 10,
-        columns: Sequence[str] = (),
-        where: str | None = None,
-        stage: str | None = None,
-        encoder: str | None = None,
-        **options: Any,
-    ) -> Answer:
-        """The `limit` rows of an index (`search.fit`) that are nearest to one of a text, an image's bytes, and a sample
-        (its key, the start of one, source id, name or URL). `columns`: further columns of any stages; `where`: only
-        rows for which it is true, as in `filter.where`; `encoder`: the encoder of the vectors, if it is not where the
-        recipe had it. Raises InputError."""
+    def search(self, text: str | None = None, **query: Any) -> Answer:
+        """The rows of an index (`search.fit`) that are nearest to a text, an `image` or a `key`; `query` as in
+        `curate.api.search.search`. Raises InputError."""
         from curate.api.search import search  # imports the encoders
 
-        return search(self.record, text, image, key, limit, columns, where, stage, encoder, **options)
+        return search(self.record, text, **query)
 
     def hashtag_map(self, stage: str | None = None) -> list[str]:
         """The hashtag map built by a stage, as tab-separated lines."""

@@ -74,7 +74,11 @@ def search(
     included: bool = False,
     say: Say = lambda _: None,
 ) -> Answer:
-    """See `Run.search`. `included`: load no encoder but those in the package; `say` announces a slow look-up."""
+    """The `limit` rows of an index (`search.fit`) that are nearest to one of a text, an image's bytes, and a sample.
+
+    key: of the sample, the start of it, its source id, name or URL; columns: further columns of any stages; where: only
+    rows for which it is true, as in `filter.where`; encoder: the encoder of the vectors, if it is not where the recipe
+    had it; included: load no encoder but those in the package; say: announces a slow look-up. Raises InputError."""
     if sum(bool(one) for one in (text, image, key)) != 1:
         raise InputError("search: expected one of a text, an image and a key, which is not empty")
     if type(limit) is not int or not 1 <= limit <= MOST_FOUND:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 from rich.console import Console
 
 from curate.api import releases
@@ -280,7 +279,7 @@ class Workspace:
         """Write the recipe of a fetch, to run or submit it; see `curate.api.releases.fetch_recipe`."""
         recipe, _ = releases.fetch_recipe(open_workspace(self.url), source, contact, **settings)
         try:
-            file.write_text(yaml.safe_dump(recipe, sort_keys=False))
+            file.write_text(recipe)
         except OSError as error:
             raise InputError(f"{file}: {error.strerror}; give a file that can be written") from None
 

@@ -27,6 +27,7 @@ ServerName = Annotated[
 ]
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="Run id.")]
 RunId = Annotated[str | None, typer.Argument(help="Run id (default: the latest run).")]
+Columns = Annotated[list[str] | None, typer.Option(help="Columns of any stages, separated by commas.")]
 
 
 def opened(url: str) -> Workspace:
@@ -36,6 +37,11 @@ def opened(url: str) -> Workspace:
     if not url:
         raise RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")
     return Workspace(url)
+
+
+def listed(columns: list[str] | None) -> list[str]:
+    """The names in values of `Columns`."""
+    return [name.strip() for several in columns or () for name in several.split(",") if name.strip()]
 
 
 def show_outputs(run: Run) -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from curate.cli.common import OneRun, WorkspaceUrl, opened, out
+from curate.cli.common import Columns, OneRun, WorkspaceUrl, listed, opened, out
 from curate.core.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ def table(
     run_id: OneRun,
     stage: Annotated[str, typer.Argument(help="Stage whose rows to write: those that pass it.")],
     to: Annotated[str, typer.Option(help="File or URL that ends in .parquet, .arrow or .csv.")],
-    columns: Annotated[list[str] | None, typer.Option(help="Columns of any stages, separated by commas.")] = None,
+    columns: Columns = None,
     where: Annotated[str | None, typer.Option(help="Only rows for which this is true, as in `filter.where`.")] = None,
     workspace: WorkspaceUrl = "",
 ) -> None:
     """Write columns of the rows that are alive at a stage, shard by shard."""
     from curate.api import write_table
 
-    count = write_table(opened(workspace).batches(run_id, stage, _names(columns), where), to)
+    count = write_table(opened(workspace).batches(run_id, stage, listed(columns), where), to)
     out.print(f"{count:,} rows of {stage} in {to}", highlight=False, soft_wrap=True, markup=False)
 
 
@@ -121,7 +121,7 @@ def search(
     workspace: WorkspaceUrl = "",
     run_id: Annotated[str | None, typer.Option("--run", help="Run id (default: the latest run).")] = None,
     limit: Annotated[int, typer.Option(help="Most rows to list, the nearest first.")] = 10,
-    columns: Annotated[list[str] | None, typer.Option(help="Columns of any stages, separated by commas.")] = None,
+    columns: Columns = None,
     where: Annotated[str | None, typer.Option(help="Only rows for which this is true, as in `filter.where`.")] = None,
     stage: Annotated[str | None, typer.Option(help="Stage that built the index, if the run has several.")] = None,
     encoder: Annotated[
@@ -130,7 +130,7 @@ def search(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Search the rows of a run by a text, an image, or a sample. The recipe needs a stage `search.fit`."""
-    names, asked = _names(columns), _asked(query)
+    names, asked = listed(columns), _asked(query)
     found = (
         opened(workspace)
         .run(run_id)
@@ -160,10 +160,6 @@ def _asked(query: str) -> dict[str, Any]:
     if IMAGE_NAME.fullmatch(query) and "://" not in query:
         raise RecipeError(f"{query}: no such file; give an image that exists, or words without the ending of a file")
     return {"key" if KEY.fullmatch(query) else "text": query}
-
-
-def _names(columns: list[str] | None) -> list[str]:
-    return [name.strip() for several in columns or () for name in several.split(",") if name.strip()]
 
 
 # --- pins ---

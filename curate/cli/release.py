@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from curate.cli.common import WorkspaceUrl, opened, out
+from curate.cli.common import WorkspaceUrl, listed, opened, out
 
 release = typer.Typer()
 Networks = Annotated[
@@ -116,7 +116,3 @@ def show(about: dict[str, Any], to: str) -> None:
         out.print(f"not published, null in {column}: {why}", highlight=False, markup=False)
     if about["tombstoned"]:
         out.print(f"{about['tombstoned']:,} tombstoned samples left out", highlight=False)
-
-
-def listed(values: list[str] | None) -> list[str]:
-    return [name.strip() for several in values or () for name in several.split(",") if name.strip()]

@@ -58,6 +58,8 @@ def takedown(
     left = receipt["left"]
     for name in left["source_files"]:
         _print(f"left: {name} is yours; remove it there")
+    for key in left["parents"]:
+        _print(f"left: {key}, of which it was made, still has it; take that down too")
     for run in left["weights"]:
         _print(f"left: the weights of {run['run']} were trained on it")
     for name in left["releases"]:
@@ -73,13 +75,17 @@ def _verify(paths: list[str]) -> None:
     if len(paths) != 1:
         raise RecipeError("takedown verify: expected one RECEIPT, a file that a takedown wrote")
     files = verify_takedown(paths[0])
+    if not files:
+        _print(f"{paths[0]}: no dataset had the sample, so there is nothing to verify; `--erase` removes its bytes")
+        return
     hits = [url for url, found in files.items() if found]
     for url in hits:
         _print(f"{url} has the bytes")
     if hits:
         raise CurateError(
             f"{paths[0]}: the bytes are still in {len(hits)} files, such as {hits[0]}: another sample with the same "
-            "bytes, or a file that a takedown does not change; take that sample down by its key, or remove the file"
+            "bytes, the one that it was made of, or a file that a takedown does not change; take that sample down by "
+            "its key, or remove the file"
         )
     _print(f"{paths[0]}: none of {len(files):,} files has the bytes")
 
@@ -103,7 +109,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
         steps = sorted({one["step"] for seen in run["seen"].values() for one in seen})
         _print(f"{run['run']}: seen in {len(steps)} of {run['steps']} steps{f', first in {steps[0]}' if steps else ''}")
     for line in found["near"]:
-        _print(f"near copy, to be decided: {line['key']} ({line['dataset']})")
+        _print(f"near copy, to be decided: {line['key']} (of the set of {line['duplicate_set']})")
 
 
 def _print(line: str) -> None:

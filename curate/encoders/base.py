@@ -39,6 +39,8 @@ class Encoder(ABC):
     """Maximum number of tokens of a text, longer ones are truncated; 0 without a text tower."""
     registers: int = 0
     """Register tokens per image, as wide as `dim`."""
+    passes: bool = False
+    """`encode_text` divides texts into passes itself, so that none depends on the others."""
     mixed: bool = False
     """`prepare` keeps the aspect ratio of each image, and `encode` takes images of different shapes in one batch."""
     device: str = "cpu"

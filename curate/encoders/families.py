@@ -70,14 +70,18 @@ def problems(spec: str) -> list[str]:
 def text_problems(spec: str) -> list[str]:
     """Reasons why texts cannot be embedded, as far as they are known without loading a model.
 
-    A folder of transformers names its text tower in its configuration; a name on the hub only after it was downloaded.
+    A folder of transformers names its text tower or vocabulary in its configuration; a name on the hub only after it
+    was downloaded.
     """
     parsed = parse_spec(spec)
     reads_text = parsed.kind == "open_clip" or (parsed.is_class and _class(parsed).context > 0)
     if parsed.kind == "hf":
         name, revision = _CONFIGS["hf"], parsed.options.get("revision")
         path = Path(parsed.path, name) if parsed.path else hub.cached_file(parsed.name, name, revision)
-        reads_text = path is None or not path.is_file() or b'"text_config"' in path.read_bytes()
+        config = path.read_bytes() if path is not None and path.is_file() else None
+        reads_text = config is None or any(
+            word in config for word in (b'"text_config"', b'"vocab_size"', b"ForCausalLM")
+        )
     if parsed.kind in _STUDENTS:
         reads_text = _checked(parsed).reads_text
     return [] if reads_text else [no_texts(parsed.public)]
@@ -130,7 +134,7 @@ def _weights(spec: Spec) -> tuple[str, Any]:
         return file_digest(spec.path), source
     repository = hub.repository_of(spec)
     if spec.kind == "hf":
-        source = {"configuration": repository.digest_or_name(["preprocessor_config.json"])}
+        source = {"configuration": repository.digest_or_name(["preprocessor_config.json", "tokenizer.json"])}
     return repository.digest_or_name(), source
 
 

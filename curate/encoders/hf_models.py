@@ -1,4 +1,5 @@
 """Models of transformers: `hf:NAME` or `hf:FOLDER` (CLIP, SigLIP, DINOv2, DINOv3, ViT …), with their processors.
+`language_models` has those that read texts only.
 
 The summary is the projected image embedding of an image-text model, else the class token if there is one, else the
 pooled feature map. Options after `?`: `revision` pins a name on the hub, `random=SEED` gives random weights.
@@ -17,30 +18,42 @@ from transformers.utils import logging
 
 from curate.core.errors import RecipeError
 from curate.encoders.base import within_aspect
+from curate.encoders.language_models import LanguageModel, is_language_model
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import DeviceFeatures, TorchEncoder, grid_of, one_line, seeded, text_features
+from curate.encoders.torch_encoder import (
+    DeviceFeatures,
+    FrozenEncoder,
+    TorchEncoder,
+    grid_of,
+    one_line,
+    seeded,
+    text_features,
+)
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 logging.disable_progress_bar()
+logging.set_verbosity_error()  # its warnings are about weights, and missing ones are errors here
 
 
-def load(spec: Spec, identity: dict[str, Any], device: str) -> HfEncoder:
+def load(spec: Spec, identity: dict[str, Any], device: str) -> FrozenEncoder:
     source, revision = spec.path or spec.name, spec.options.get("revision", "main")
     with one_line(spec, "load"), seeded(spec.seed):
+        config = AutoConfig.from_pretrained(source, revision=revision)
+        reads_text = is_language_model(config)
+        model = create(spec, identity["precision"] if reads_text else "float32")
+        if reads_text:
+            return LanguageModel(spec, identity, model, device)
         processor = AutoImageProcessor.from_pretrained(source, revision=revision)
-        model = create(spec)
-        kind = NaFlexTexts if model.config.model_type == "siglip2" else HfEncoder
-        return kind(spec, identity, model, processor, device)
+        return (NaFlexTexts if config.model_type == "siglip2" else HfEncoder)(spec, identity, model, processor, device)
 
 
-def create(spec: Spec) -> Any:
-    """The model in float32."""
+def create(spec: Spec, dtype: str = "float32") -> Any:
     source, revision = spec.path or spec.name, spec.options.get("revision", "main")
     if spec.seed is not None:
-        return AutoModel.from_config(AutoConfig.from_pretrained(source, revision=revision))
-    options = {"revision": revision, "dtype": "float32", "output_loading_info": True}
+        return AutoModel.from_config(AutoConfig.from_pretrained(source, revision=revision), dtype=dtype)
+    options = {"revision": revision, "dtype": dtype, "output_loading_info": True}
     return _checked(AutoModel.from_pretrained(source, **options))
 
 

@@ -11,6 +11,7 @@
     open_clip:/models/tiny                                 a folder with open_clip_config.json and its weights
     hf:google/siglip-base-patch16-224                      transformers, by hub name (`?revision=` to pin it)
     hf:/models/siglip                                      a folder written by `save_pretrained`
+    hf:meta-llama/Llama-3.2-1B                             a language model, for texts only
     distill:/models/student                                a folder written by `distill export`
     distill:/models/student?head=NAME&max_tokens=144       … in a teacher's space, with fewer patches per image
     mypackage.faces:Faces?side=64@/weights/faces.pt        a class derived from Encoder; options and path are its own

@@ -5,6 +5,7 @@ Every format gets the same samples in the same order: their members, byte by byt
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import shutil
@@ -180,6 +181,8 @@ def export(dataset: str, to: str, folder: str) -> int:
     sizes, videos = _opened(storage, dataset)
     aside, count = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{TEMPORARY}"), 0
     try:
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*{TEMPORARY}"):  # by a killed export
+            shutil.rmtree(left, ignore_errors=True)
         aside.mkdir(parents=True)
         with FORMATS[to](aside, videos) as add:
             for shard, (tar, samples) in enumerate(sorted(sizes.items())):

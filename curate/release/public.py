@@ -31,13 +31,15 @@ _CONTROL = r"[\x00-\x1f\x7f]"
 _ODD = rf"{_CONTROL}|[\\%@]"
 """May hide something in a URL with a plain host."""
 _SECRET = (
-    r"(?i)[?&;#](?:[a-z0-9_.-]*(?:token|signature|credentials?|secret|passw(?:or)?d|pwd|jwt|session_?id|access_?key(?:_?id)?"
+    r"(?i:[?&;#](?:[a-z0-9_.-]*(?:token|signature|credentials?|secret|passw(?:or)?d|pwd|jwt|session_?id|access_?key(?:_?id)?"
     r"|(?:api|secret|private|account|subscription)[_.-]?key)|googleaccessid|sig|auth|authorization)="
-    r"|[?&;#]key=[^&;#]{16}"
+    r"|[?&;#]key=[^&;#]{16})"
 )
 _USER = r"://[^/?#\s]*@"
 _NAMES = r"(?:local|localhost|localdomain|internal|intranet|intra|private|corp|lan|home|home\.arpa|fritz\.box)"
-_PRIVATE = rf"(?i)^https?://(?:[^/?#]*\.)?{_NAMES}(?::[0-9]+)?(?:[/?#]|$)"
+_PRIVATE = rf"(?i:^https?://(?:[^/?#]*\.)?{_NAMES}(?::[0-9]+)?(?:[/?#]|$))"
+_DOUBTFUL = f"{_ODD}|{_SECRET}|{_PRIVATE}"
+"""One expression, because each one reads every URL again."""
 _ROOTS = (
     "home|root|users|mnt|data|datasets|tmp|var|etc|opt|srv|usr|media|scratch|work|workspace|volumes|nfs|lustre|gpfs|fsx"
     "|efs|proc|dev|dbfs|storage|net|export"
@@ -54,9 +56,7 @@ _URL = r"""(?i)[a-z][a-z0-9+.-]{0,30}://[^\s"'<>{}`]*|\bfile:\S*"""
 def public_urls(urls: pa.Array, allowed: Networks = ()) -> tuple[pa.Array, Counter[str]]:
     """(URLs (n,) with null in place of those that must not be published, their number by reason). `allowed`: networks
     whose addresses may be."""
-    plain = pc.match_substring_regex(urls, _PLAIN)
-    for pattern in (_ODD, _SECRET, _PRIVATE):
-        plain = pc.and_not(plain, pc.match_substring_regex(urls, pattern))
+    plain = pc.and_not(pc.match_substring_regex(urls, _PLAIN), pc.match_substring_regex(urls, _DOUBTFUL))
     return _judged(urls, pc.invert(plain), lambda url: _reason(url, allowed))
 
 

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
 
 from curate.core.errors import InputError, Reject
-from curate.core.hashing import KEY_HEX
-from distill.recipe import Recipe
-from distill.samples.batches.draws import Draws
+from distill.recipe import AugmentRecipe, Recipe
+from distill.samples.batches.draws import AUGMENT, Draws
+from distill.samples.images.augment import crop_box
 from distill.samples.images.counts import PatchCounts
+from distill.samples.images.reader import enlarged
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture
 from distill.samples.texts import Texts
@@ -68,35 +67,44 @@ def _samples(
     texts = Texts(mixture, MemberReader(mixture, share=0.0), draws)
     rows, epochs = (np.array([item[place] for item in drawn], dtype=np.int64) for place in (1, 2))
     counts = PatchCounts(mixture, draws, patch=recipe.student.patch, limits=limits)
-    grids = counts.grids(rows, epochs) * recipe.student.patch
-    natural = zip(mixture.take("width", rows).tolist(), mixture.take("height", rows).tolist(), strict=True)
-    frames, tokens = mixture.frames(rows), counts.tokens(rows, epochs)
+    grids, frames = counts.grids(rows, epochs), mixture.frames(rows)
+    natural = np.stack([mixture.take(name, rows) for name in ("width", "height")], axis=1)
+    if recipe.data.augment is not None:
+        each = zip(natural.tolist(), draws.ranks(AUGMENT, rows, epochs).tolist(), grids.prod(axis=1), strict=True)
+        crops = [(_crop(recipe.data.augment, size, rank), int(tokens)) for size, rank, tokens in each]
+        grids = np.array([enlarged(*crop, patch=recipe.student.patch, tokens=tokens) for crop, tokens in crops])
     samples = []
-    for place, ((sequence, row, epoch), (width, height)) in enumerate(zip(drawn, natural, strict=True)):
+    for place, ((sequence, row, epoch), (width, height)) in enumerate(zip(drawn, natural.tolist(), strict=True)):
         sample = {
             "rank": sequence % ranks, "sequence": sequence, "key": mixture.key(row), "epoch": epoch,
-            "width": width, "height": height, "seen": grids[place].tolist(), "frames": int(frames[place]),
-            "tokens": int(tokens[place]),
+            "width": width, "height": height, "seen": (grids[place] * recipe.student.patch).tolist(),
+            "frames": int(frames[place]), "tokens": int(grids[place].prod() * frames[place]),
         }  # fmt: skip
         try:
             reads = recipe.needs.text and texts.has_choices(row)
             sample["texts"] = list(texts.draw(row, epoch, texts.read(row))) if reads else []
+            if reads and not sample["texts"]:
+                sample["unreadable"] = "it has none of the texts, so training left it out"
         except (Reject, OSError) as error:
             sample |= {"texts": [], "unreadable": str(error)}
         samples.append(sample)
     return samples
 
 
+def _crop(recipe: AugmentRecipe, size: tuple[int, int], rank: int) -> tuple[int, int]:
+    """(width, height) in pixels of what `augment` keeps of an image."""
+    left, top, right, bottom = crop_box(size, recipe, *np.random.default_rng(rank).random(4))
+    return right - left, bottom - top
+
+
 def _show(found: dict[str, Any], console: Console) -> None:
     samples, losses = found["samples"], found["losses"]
-    key = Column("key", no_wrap=True, min_width=KEY_HEX)  # whole, for `curate explain`
-    table = Table("rank", "seq", key, "epoch", "pixels", "seen as", "tokens", "texts", box=None, padding=(0, 2, 0, 0))
     for item in samples:
         frames = f" x {item['frames']}" if item["frames"] > 1 else ""
-        text = item.get("unreadable") or " | ".join(item["texts"])
-        cells = (f"{item['width']}x{item['height']}", "{}x{}".format(*item["seen"]) + frames, str(item["tokens"]))
-        table.add_row(str(item["rank"]), str(item["sequence"]), item["key"], str(item["epoch"]), *cells, Text(text))
-    console.print(table)
+        seen = f"{item['width']}x{item['height']} as {'{}x{}'.format(*item['seen'])}{frames} ({item['tokens']} tokens)"
+        text = item.get("unreadable") or " | ".join(" ".join(one.split()) for one in item["texts"])
+        place = f"rank {item['rank']} sequence {item['sequence']} epoch {item['epoch']}"
+        _print(console, f"{item['key']} {place}: {seen} {text}".rstrip())
     state = "" if found["trained"] else "; not trained yet"
     _print(
         console,

@@ -15,27 +15,45 @@ FIGURES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "segmentation": {"mean IoU": ("mean_iou",)},
 }
 """By task: the averaged figures, by name, with their places in a model's result."""
+BEST = "best"
+"""Of each set and model, the figure of the fit in which it is best (Perception Encoder, appendix B.1.2)."""
 
 
 def averages(sets: Sequence[Result]) -> list[dict[str, Any]]:
-    """Per resolution, task and model: `side`, `task`, `figure`, `model`, `mean`, `sets` (their number).
+    """Per resolution, fit, task and model: `side`, `fit`, `task`, `figure`, `model`, `mean`, `sets` (their number).
 
-    A model needs the figure in each set of that resolution where the task was computed, and 2 such sets.
+    A model needs the figure in each set of that resolution and fit where the task was computed, and 2 such sets; with
+    several fits, BEST is one more, of any number of sets.
     """
     found = []
     for side in dict.fromkeys(one["side"] for one in sets):
-        for task, places in FIGURES.items():
-            own = [one[task]["models"] for one in sets if one["side"] == side and one.get(task, {}).get("models")]
-            common = [name for name in (own[0] if len(own) > 1 else ()) if all(name in models for models in own)]
-            for figure, place in places.items():
-                for name in common:
-                    mean = sum(_figure(models[name], place) for models in own) / len(own)
-                    row = {"side": side, "task": task, "figure": figure, "model": name}
-                    found.append(row | {"mean": mean, "sets": len(own)})
+        own = [one for one in sets if one["side"] == side]
+        fits = list(dict.fromkeys(one["fit"] for one in own))
+        for fit in [*fits, *([BEST] if len(fits) > 1 else [])]:
+            chosen = own if fit == BEST else [one for one in own if one["fit"] == fit]
+            for task, places in FIGURES.items():
+                for figure, place in places.items():
+                    values = list(_figures(chosen, task, place).values())
+                    enough = len(values) > 1 or (fit == BEST and values)
+                    for name in values[0] if enough else ():
+                        if all(name in models for models in values):
+                            mean = sum(models[name] for models in values) / len(values)
+                            row = {"side": side, "fit": fit, "task": task, "figure": figure, "model": name}
+                            found.append(row | {"mean": mean, "sets": len(values)})
     return found
 
 
-def _figure(model: Mapping[str, Any], place: Sequence[str]) -> float:
+def _figures(sets: Sequence[Result], task: str, place: Sequence[str]) -> dict[str, dict[str, float]]:
+    """By set and model, the largest figure."""
+    found: dict[str, dict[str, float]] = {}
+    for one in sets:
+        for name, model in one.get(task, {}).get("models", {}).items():
+            own = found.setdefault(one["set"], {})
+            own[name] = max(own.get(name, float("-inf")), figure_of(model, place))
+    return found
+
+
+def figure_of(model: Mapping[str, Any], place: Sequence[str]) -> float:
     value: Any = model
     for name in place:
         value = value[name]

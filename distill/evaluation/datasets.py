@@ -20,8 +20,9 @@ from curate.core.errors import InputError
 from curate.core.hashing import ranks_of_words
 from distill.evaluation.masks import read_mask
 from distill.recipe import DataRecipe, EvaluateRecipe, SourceRecipe
-from distill.recipe.evaluate import EvaluationDataset
+from distill.recipe.evaluate import EvaluationDataset, Fit
 from distill.samples.batches.draws import Draws
+from distill.samples.images.square import Square
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture, open_mixture
 from distill.samples.sources.split import held_out_rows
@@ -65,9 +66,23 @@ class EvaluationSet:
     side: int | None = None
     """Resolution: the side in pixels of a square with as many pixels as an image; None: the limits of the sources."""
 
+    fit: Fit = "native"
+    """How images are brought to that resolution."""
+
     def __post_init__(self) -> None:
         self.members = MemberReader(self.mixture)
         self._taken: dict[bool, tuple[int, NDArray[np.int64]]] = {}
+
+    @property
+    def title(self) -> str:
+        """Its name, with the resolution."""
+        size = "" if self.side is None else f", {self.side} px"
+        return f"{self.name}{size}{'' if self.square is None else f', {self.fit}'}"
+
+    @property
+    def square(self) -> Square | None:
+        """How images become squares; None if they keep their aspect ratio."""
+        return None if self.fit == "native" else self.fit
 
     def rows(self, *, test: bool, most: int) -> NDArray[np.int64]:
         """Up to `most` test or training rows, lowest hash first."""
@@ -144,7 +159,7 @@ class EvaluationSet:
         Raises Reject if the image or the mask cannot be read.
         """
         assert self.settings.masks is not None
-        return read_mask(self.members, row, self.settings.masks, width, height)
+        return read_mask(self.members, row, self.settings.masks, width, height, self.square)
 
 
 def _word(label: str, value: Any) -> str:

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 from distill.evaluation.datasets import EvaluationSet, LabelSplit
 from distill.evaluation.extraction import Evaluator, FeatureExtractor, Vectors
 from distill.evaluation.result import Result, not_computed
-from distill.evaluation.tasks import alignment, fidelity, knn, maps, probe, retrieval, segmentation, zero_shot
+from distill.evaluation.tasks import alignment, fidelity, knn, maps, probes, retrieval, segmentation, zero_shot
 from distill.evaluation.tasks.classification import LabelledFeatures, check_finite
 
-_CLASSIFIERS = {"knn": knn.run, "probe": probe.run, "zero_shot": zero_shot.run}
+_CLASSIFIERS = {"knn": knn.run, "probe": probes.run, "zero_shot": zero_shot.run}
 
 
 @dataclass
@@ -31,7 +31,10 @@ def evaluate_set(extractor: FeatureExtractor, data: EvaluationSet) -> Evaluation
     settings, tasks = data.settings, set(data.settings.tasks)
     test = data.rows(test=True, most=settings.max_test_images)
     counts: Result = {"test": len(test), "train": int((~data.test).sum()), "skipped": {}}
-    evaluation = Evaluation({"name": data.name, "url": data.mixture.url, "side": data.side, "counts": counts})
+    evaluation = Evaluation(
+        {"name": data.title, "set": data.name, "url": data.mixture.url, "side": data.side, "fit": data.fit}
+        | {"counts": counts}
+    )
     result = evaluation.result
     if not len(test):
         why = (
@@ -41,18 +44,22 @@ def evaluate_set(extractor: FeatureExtractor, data: EvaluationSet) -> Evaluation
         return _nothing(evaluation, data, why)
     split = data.label_split() if tasks & _CLASSIFIERS.keys() else "not requested"
     vectors, predictions = Vectors(), fidelity.PredictionErrors()
-    trainer = _train(extractor, data, split, vectors)
-    masks = _test(extractor, data, split, [vectors, predictions], trainer, test, counts)
+    trainer, attention = _train(extractor, data, split, vectors)
+    masks = _test(extractor, data, split, [vectors, predictions, attention], trainer, test, counts)
     if vectors.rows.isdisjoint(test.tolist()):
         reasons = ", ".join(f"{why} {count}" for why, count in counts["skipped"].items())
         return _nothing(evaluation, data, f"no test image can be read ({reasons}); check the files")
     for (name, space), own in vectors.values.items():
-        check_finite(f"{name}{f' as {space}' if space else ''}, on {data.name}", np.stack(list(own.values())))
+        check_finite(f"{name}{f' as {space}' if space else ''}, on {data.title}", np.stack(list(own.values())))
     for task, classify in _CLASSIFIERS.items():
         if task in tasks and isinstance(split, str):
             result[task] = not_computed(split)
         elif task in tasks and not isinstance(split, str):
-            result[task] = classify(LabelledFeatures(split, vectors, extractor.models, settings))
+            result[task] = classify(
+                LabelledFeatures(
+                    split, vectors, extractor.models, settings, extractor.world, data.seed, attention.scores
+                )
+            )
     if "retrieval" in tasks:
         result["retrieval"] = retrieval.run(data, vectors, extractor.models, test.tolist())
     if "segmentation" in tasks:
@@ -74,16 +81,21 @@ def _nothing(evaluation: Evaluation, data: EvaluationSet, why: str) -> Evaluatio
 
 def _train(
     extractor: FeatureExtractor, data: EvaluationSet, split: LabelSplit | str, vectors: Vectors
-) -> segmentation.ProbeTrainer | None:
-    """The passes over training images: vectors for kNN and probes, sums for segmentation."""
-    settings = data.settings
+) -> tuple[segmentation.ProbeTrainer | None, probes.AttentionScores]:
+    """The passes over training images: vectors for kNN and probes, patches for the attention probe, which is then
+    trained, and sums for segmentation."""
+    settings, attention = data.settings, probes.AttentionScores({})
     if {"knn", "probe"} & set(settings.tasks) and isinstance(split, LabelSplit):
-        extractor.run(split.train, [vectors])
+        keeps = "probe" in settings.tasks and "attention" in settings.probes
+        keeper = probes.PatchKeeper(split, settings, data.seed) if keeps else None
+        extractor.run(split.train, [vectors, *([keeper] if keeper is not None else [])])
+        if keeper is not None:
+            attention = probes.AttentionScores(keeper.layers())
     if "segmentation" not in settings.tasks or settings.masks is None:
-        return None
+        return None, attention
     trainer = segmentation.ProbeTrainer(data, extractor.reader.patch)
     extractor.run(data.rows(test=False, most=settings.max_mask_images), [trainer])
-    return trainer
+    return trainer, attention
 
 
 def _test(

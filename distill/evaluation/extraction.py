@@ -56,10 +56,12 @@ class Evaluator(Protocol):
 
 
 def reader_of(data: EvaluationSet, patch: int, teachers: Teachers | None, *, whole: bool = False) -> ImageReader:
-    """Reads the images of a set at its resolution."""
+    """Reads the images of a set at its resolution, brought to it as the set says."""
     limit = None if data.side is None else (data.side // patch) ** 2
-    enlarge = data.side is not None
-    return ImageReader(data.mixture, patch=patch, max_tokens=limit, teachers=teachers, whole=whole, enlarge=enlarge)
+    return ImageReader(
+        data.mixture, patch=patch, max_tokens=limit, teachers=teachers, whole=whole, enlarge=data.side is not None,
+        square=data.square,
+    )  # fmt: skip
 
 
 @dataclass

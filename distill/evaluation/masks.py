@@ -13,6 +13,7 @@ from PIL import Image
 from curate.codec.images import probe
 from curate.codec.pixels import upright
 from curate.core.errors import InputError, Reject
+from distill.samples.images.square import Square, squared
 from distill.samples.sources.members import MemberReader
 
 ALPHA = "alpha"
@@ -21,10 +22,13 @@ UNLABELLED = 255
 Plane = TypeVar("Plane", Image.Image, Image.Image | None)
 
 
-def read_mask(members: MemberReader, row: int, name: str, width: int, height: int) -> NDArray[np.int64] | None:
+def read_mask(
+    members: MemberReader, row: int, name: str, width: int, height: int, square: Square | None = None
+) -> NDArray[np.int64] | None:
     """Class of each pixel (height, width), -1 for none, resized like the image; None without a mask.
 
-    name: a member of the tar, or ALPHA. Raises Reject if the image or the mask cannot be read.
+    name: a member of the tar, or ALPHA; square: how the image became a square. Raises Reject if the image or the
+    mask cannot be read.
     """
     data = members.read(row) if name == ALPHA else members.member(row, name)
     if data is None:
@@ -41,7 +45,10 @@ def read_mask(members: MemberReader, row: int, name: str, width: int, height: in
         plane = mask_classes(data, name, row)
     if plane is None:
         return None
-    plane = upright(plane, orientation).resize((width, height), Image.Resampling.NEAREST)
+    plane = upright(plane, orientation)
+    if square == "crop":
+        plane = squared(plane, square)
+    plane = plane.resize((width, height), Image.Resampling.NEAREST)
     values = np.asarray(plane).astype(np.int64)
     if name == ALPHA:
         return (values >= 128).astype(np.int64)

@@ -18,10 +18,25 @@ from distill.teachers import Target, TargetStandardiser
 Floats = NDArray[np.float32]
 TextEncoder = Callable[[list[str]], NDArray[np.floating[Any]]]
 """Texts -> vectors (T, D)."""
+ImageVectors = Callable[[torch.Tensor, torch.Tensor, Sequence[int], torch.Tensor | None], torch.Tensor]
+"""Summaries (B, D), patches (N, D) end to end, numbers of patches and registers (B, R, D) -> vectors (B, E)."""
 TEACHER = "teacher "
 """Begins the names of teachers for people."""
 OWN = ""
 """Name of the space that a model shares with its own text tower. A head's space has the name of its teacher."""
+
+
+@dataclass(frozen=True)
+class TextSide:
+    """Texts in the space of a teacher."""
+
+    encode: TextEncoder
+    image_vectors: ImageVectors | None = None
+    """The vectors that are compared with the texts, from the teacher's features (dino.txt); None: the summaries."""
+
+    def space(self, teacher: str) -> str:
+        """Name of the space of texts and images."""
+        return teacher if self.image_vectors is None else f"{teacher} (dino.txt)"
 
 
 @dataclass
@@ -66,12 +81,16 @@ class StudentModel:
         teachers: Sequence[str] = (),
         standardisers: Sequence[TargetStandardiser] = (),
         poolers: Mapping[str, Any] | None = None,
-        texts: Mapping[str, TextEncoder] | None = None,
+        sides: Mapping[str, TextSide] | None = None,
+        tower: TextEncoder | None = None,
     ) -> None:
         """teachers, standardisers: one per head; none for an untrained student. poolers: poolers of the teachers whose
-        pooler computes the student's summary, by teacher. texts: text encoder of each space: OWN for the student's
-        text tower, the teacher's name for a teacher's."""
-        self.name, self.student, self.texts = name, student, dict(texts or {})
+        pooler computes the student's summary, by teacher. sides: text sides of heads, by teacher; tower: the student's
+        own text tower."""
+        self.name, self.student, self.sides = name, student, dict(sides or {})
+        self.texts = {side.space(teacher): side.encode for teacher, side in self.sides.items()}
+        if tower is not None:
+            self.texts[OWN] = tower
         self.heads = (
             dict(zip(teachers, zip(student.heads, standardisers, strict=True), strict=True)) if teachers else {}
         )
@@ -91,6 +110,10 @@ class StudentModel:
                 summary = self.poolers[name](patches, lengths)
             else:
                 summary = standardiser.invert_summary(head.summary(features.summary))
+            side = self.sides.get(name)
+            if side is not None and side.image_vectors is not None and patches is not None:
+                vectors = side.image_vectors(summary, patches, lengths, None)
+                output.spaces[side.space(name)] = _array(frame_means(vectors, frames))
             summary = frame_means(summary, frames)
             patches = None if patches is None else patches.float().cpu()
             output.predictions[name] = Target(summary.float().cpu(), patches)
@@ -101,16 +124,21 @@ class StudentModel:
 
 
 class TeacherModel:
-    """A teacher. Its summaries are the space of its texts, too."""
+    """A teacher. Its summaries are the space of its texts, too, unless its text side has other vectors."""
 
-    def __init__(self, label: str, texts: TextEncoder | None = None) -> None:
-        self.label, self.name = label, f"{TEACHER}{label}"
-        self.texts = {} if texts is None else {OWN: texts}
+    def __init__(self, label: str, side: TextSide | None = None) -> None:
+        self.label, self.name, self.side = label, f"{TEACHER}{label}", side
+        self.texts = {} if side is None else {OWN: side.encode}
 
     def __call__(self, batch: Batch, targets: Mapping[str, Target]) -> ModelOutput:
         target = targets[self.label]
         summary = _array(target.summary)
-        return ModelOutput(summary, None if target.patches is None else _array(target.patches), {OWN: summary})
+        output = ModelOutput(summary, None if target.patches is None else _array(target.patches), spaces={OWN: summary})
+        if self.side is not None and self.side.image_vectors is not None and target.patches is not None:
+            lengths = [image.frames * image.grid[0] * image.grid[1] for image in batch.images]
+            vectors = self.side.image_vectors(target.summary, target.patches, lengths, target.registers)
+            output.spaces[OWN] = _array(vectors)
+        return output
 
 
 def text_encoder(student: Student, tokenizer: Any, context: int) -> TextEncoder:

@@ -57,7 +57,7 @@ def _tiles(done: Mapping[str, Any]) -> list[tuple[str, str, list[str]]]:
     tiles = []
     for task, path, name in (
         ("knn", ("accuracy",), "kNN accuracy"),
-        ("probe", ("accuracy",), "Linear probe accuracy"),
+        ("probe", ("accuracy",), "Probe accuracy"),
         ("zero_shot", ("accuracy",), "Zero-shot accuracy"),
         ("retrieval", ("image_to_text", "R@1"), "R@1, image to text"),
         ("segmentation", ("mean_iou",), "Segmentation, mean IoU"),

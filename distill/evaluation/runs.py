@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 from curate.core.errors import RecipeError
 from curate.encoders import load
@@ -15,7 +16,7 @@ from distill.evaluation.averages import averages
 from distill.evaluation.datasets import HELD_OUT, EvaluationSet, open_set
 from distill.evaluation.evaluate import Evaluation, evaluate_set
 from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks, reader_of
-from distill.evaluation.models import OWN, EvaluatedModel, StudentModel, TeacherModel, TextEncoder, text_encoder
+from distill.evaluation.models import EvaluatedModel, StudentModel, TeacherModel, TextSide, text_encoder
 from distill.evaluation.page import render_page
 from distill.evaluation.result import Result
 from distill.evaluation.show import AFTER, BEFORE
@@ -25,36 +26,45 @@ from distill.teachers import TargetStandardiser, Teachers
 
 
 def evaluate_run(
-    context: StageContext, student: Student, standardisers: Sequence[TargetStandardiser]
+    context: StageContext, student: Student, standardisers: Sequence[TargetStandardiser], *, alone: bool = False
 ) -> tuple[Result, bytes]:
     """The content of evaluation.json, and the page. Every rank calls it and gets the same result.
 
-    context: of the run's last stage; standardisers: of its teachers.
+    context: of the run's last stage; standardisers: of its teachers; alone: without the student before training and
+    without the teachers.
     """
     recipe, settings, teachers = context.recipe, context.recipe.evaluate, context.teachers
     encoders = teachers.encoders
-    read: dict[str, TextEncoder] = {name: encoder.encode_text for name, encoder in encoders.items() if encoder.context}
-    read |= _named_texts({name: encoder.dim for name, encoder in encoders.items()}, settings, context.world)
-    own = dict(read)
+    sides = {name: TextSide(encoder.encode_text) for name, encoder in encoders.items() if encoder.context}
+    dims = {
+        name: (encoder.dim, None if item.patches is None else encoder.patch_dim)
+        for (name, encoder), item in zip(encoders.items(), standardisers, strict=True)
+    }
+    sides |= _named_sides(dims, settings, context.world)
+    tower = None
     if student.text is not None and context.tokenizer is not None and recipe.student.text is not None:
-        own[OWN] = text_encoder(student, context.tokenizer, recipe.student.text.context)
+        tower = text_encoder(student, context.tokenizer, recipe.student.text.context)
     trained = StudentModel(
         AFTER,
         _as_evaluated(student, settings),
         teachers=teachers.names,
         standardisers=standardisers,
         poolers=context.poolers(),
-        texts=own,
+        sides=sides,
+        tower=tower,
     )
-    models: list[EvaluatedModel] = [StudentModel(BEFORE, _as_evaluated(context.new_student(), settings)), trained]
-    models += [TeacherModel(name, read.get(name)) for name in teachers.names]
+    models: list[EvaluatedModel] = [trained]
+    if not alone:
+        models = [StudentModel(BEFORE, _as_evaluated(context.new_student(), settings)), trained]
+        models += [TeacherModel(name, sides.get(name)) for name in teachers.names]
     held_out = EvaluationSet(HELD_OUT, context.dataset, context.test, settings, recipe.seed, recipe.run.workers)
-    if settings.sizes:
-        evaluations = _at_sizes(recipe, held_out, models, teachers, context.world)
+    shown, whole = None if alone else teachers, teachers.prepares
+    if settings.sizes or alone:
+        evaluations = _at_sizes(recipe, held_out, models, shown, context.world, whole=whole)
     else:
         extractor = FeatureExtractor(models, teachers, context.reader, context.world, recipe.run.workers)
         evaluations = [evaluate_set(extractor, held_out)]
-    evaluations += _other_sets(recipe, models, teachers, context.world)
+    evaluations += _other_sets(recipe, models, shown, context.world, whole=whole)
     return _report(f"{recipe.name}: evaluation", settings, evaluations)
 
 
@@ -62,12 +72,13 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     """Evaluates an exported model on `evaluate.datasets` of a recipe that describes it. Its teachers are not available,
     so there is no fidelity; their texts are, if evaluate.text_encoders names encoders."""
     settings = recipe.evaluate
-    texts = _named_texts({item.name: item.head.summary for item in model.config.teachers}, settings, world)
+    dims = {item.name: (item.head.summary, item.head.patches) for item in model.config.teachers}
+    tower = None
     if model.tokenizer is not None and recipe.student.text is not None:
-        texts[OWN] = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
+        tower = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
     student = StudentModel(
-        model.config.name, _as_evaluated(model.student, settings), teachers=model.teachers,
-        standardisers=model.standardisers, poolers=model.poolers, texts=texts,
+        model.config.name, _as_evaluated(model.student, settings), teachers=model.teachers, standardisers=model.standardisers,
+        poolers=model.poolers, sides=_named_sides(dims, settings, world), tower=tower,
     )  # fmt: skip
     whole = model.config.preprocessing.decoding == "whole"
     evaluations = _other_sets(recipe, [student], None, world, whole=whole)
@@ -117,28 +128,38 @@ def _at_sizes(
     *,
     whole: bool = False,
 ) -> list[Evaluation]:
-    """One set at each of evaluate.sizes, or at the limits of its sources."""
+    """One set at each of evaluate.sizes, brought to it in each of evaluate.fits, or at the limits of its sources."""
     evaluations = []
     sides: list[int | None] = [*recipe.evaluate.sizes] or [None]
-    for side in sides:
-        sized = data if side is None else replace(data, name=f"{data.name}, {side} px", side=side)
+    for side, fit in product(sides, recipe.evaluate.fits):
+        sized = replace(data, side=side, fit=fit)
         fresh = None if teachers is None or not teachers.names else teachers.with_empty_cache()
         reader = reader_of(sized, recipe.student.patch, fresh, whole=whole)
         evaluations.append(evaluate_set(FeatureExtractor(models, fresh, reader, world, recipe.run.workers), sized))
     return evaluations
 
 
-def _named_texts(dims: Mapping[str, int], settings: EvaluateRecipe, world: World) -> dict[str, TextEncoder]:
-    """Text encoders that the settings name, by teacher. dims: dimensions of each teacher's summaries."""
-    found: dict[str, TextEncoder] = {}
+def _named_sides(
+    dims: Mapping[str, tuple[int, int | None]], settings: EvaluateRecipe, world: World
+) -> dict[str, TextSide]:
+    """Text sides that the settings name, by teacher. dims: dimensions of each teacher's summaries and patches."""
+    found: dict[str, TextSide] = {}
     for name, spec in settings.text_encoders.items():
-        encoder = load(spec, device=str(world.device))
-        if encoder.dim != dims[name]:
+        encoder, (summary, patches) = load(spec, device=str(world.device)), dims[name]
+        side = TextSide(encoder.encode_text, getattr(encoder, "image_vectors", None))
+        if side.image_vectors is not None:
+            width = getattr(encoder, "width", 0)
+            if (summary, patches) != (width, width):
+                raise RecipeError(
+                    f"evaluate.text_encoders: {spec!r} reads summaries and patches of {width} dimensions, {name!r} has "
+                    f"{summary} and {patches or 'none'}; name the text side that belongs to it"
+                )
+        elif encoder.dim != summary:
             raise RecipeError(
                 f"evaluate.text_encoders: {spec!r} has vectors of {encoder.dim} dimensions, the summaries of {name!r} "
-                f"have {dims[name]}; name the text tower that belongs to it"
+                f"have {summary}; name the text tower that belongs to it"
             )
-        found[name] = encoder.encode_text
+        found[name] = side
     return found
 
 

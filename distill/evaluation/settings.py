@@ -25,7 +25,7 @@ from distill.recipe.recipe import semantic
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture
 
-VERSION = 5
+VERSION = 6
 """Increase it if the same models and settings give other figures."""
 _SAMPLED = 64
 """Images per dataset, evenly spaced, that are searched for the labels, texts and masks that the settings name."""

@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from curate.html.numbers import score
+from distill.evaluation.averages import FIGURES, figure_of
 
 BEFORE, AFTER = "student, random weights", "student, trained"
 TITLES = {
     "knn": "k nearest neighbours",
-    "probe": "linear probe",
+    "probe": "probe",
     "zero_shot": "zero-shot classification",
     "retrieval": "retrieval between images and texts",
     "segmentation": "linear segmentation",
@@ -34,6 +35,22 @@ def show_evaluation(result: Result, console: Console, page: str | None = None) -
     _averages(result["averages"], console)
     if page is not None:
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
+
+
+def show_curves(result: Result, console: Console) -> None:
+    """result: the content of curves.json. A table per set and figure, with a row per step."""
+    steps = result["steps"]
+    for place, one in enumerate(next(iter(steps.values()))["sets"]):
+        for task, figures in FIGURES.items():
+            for figure, path in figures.items():
+                models = list(one.get(task, {}).get("models", {}))
+                if not models:
+                    continue
+                table = _table(f"{one['name']}: {TITLES[task]}, {figure}", ["step", *models], console)
+                for step, held in steps.items():
+                    found = held["sets"][place][task]["models"]
+                    table.add_row(step, *(score(figure_of(found[name], path)) for name in models))
+                console.print(table, highlight=False)
 
 
 def _show_set(one: Result, settings: Result, console: Console) -> None:
@@ -67,7 +84,9 @@ def _knn(found: Result, settings: Result, console: Console) -> None:
 
 
 def _probe(found: Result, settings: Result, console: Console) -> None:
-    _classes(f"{TITLES['probe']} of {settings['label']!r} (ridge regression, the same images)", found, console)
+    _classes(
+        f"{TITLES['probe']} of {settings['label']!r} ({', '.join(settings['probes'])}; the same images)", found, console
+    )
 
 
 def _zero_shot(found: Result, settings: Result, console: Console) -> None:
@@ -122,7 +141,7 @@ def _averages(found: Sequence[Result], console: Console) -> None:
         return
     table = _table("averages over the evaluation sets", ["features", "task", "figure", "size", "sets", "mean"], console)
     for one in found:
-        size = "" if one["side"] is None else f"{one['side']} px"
+        size = "" if one["side"] is None else f"{one['side']} px, {one['fit']}"
         table.add_row(one["model"], TITLES[one["task"]], one["figure"], size, str(one["sets"]), score(one["mean"]))
     console.print(table, highlight=False)
 

@@ -32,6 +32,9 @@ class Needs:
     views: tuple[View, ...] = (WHOLE,)
     """What passes the student: `outputs.image` needs the whole images, `outputs.view(view)` the view."""
 
+    teacher_texts: frozenset[str] = frozenset()
+    """Labels of teachers whose text tower reads the texts."""
+
     @property
     def patches(self) -> bool:
         """Whether it reads the student's output for each patch."""
@@ -45,7 +48,8 @@ class Needs:
             for label, kinds in needs.features.items():
                 features[label] = features.get(label, frozenset()) | kinds
         views = tuple(dict.fromkeys(view for needs in every for view in needs.views))
-        return cls(any(one.text for one in every), any(one.text_tower for one in every), features, views)
+        texts = frozenset(label for one in every for label in one.teacher_texts)
+        return cls(any(one.text for one in every), any(one.text_tower for one in every), features, views, texts)
 
 
 class Term(NamedTuple):
@@ -61,7 +65,8 @@ class Objective(Section):
     class.
 
     `terms` and `vectors` see a micro-batch on one process, and may get a batch without images. `pairs` sees the vectors
-    of all images of the global batch, once per process.
+    of all images of the global batch, once per process: each computes the whole loss, or together with the others one
+    that is a sum of `kernels.tiles`.
     """
 
     version: ClassVar[int] = 1

@@ -28,6 +28,9 @@ class Contrastive(Objective):
     """Initial value; it is learned, and stays above 0.01."""
     smoothing: Share = 0.0
     """Label smoothing of softmax."""
+    negatives: Annotated[Literal["distinct", "all"], Added()] = "distinct"
+    """Which other samples are negatives of an image. distinct: those with another text and of another duplicate set;
+    all: every one, as in the papers."""
     frame_pairs: Annotated[Weight, Added()] = 0.0
     """Weight of the same loss between two frames of each clip, drawn again in each epoch: they are a positive pair, and
     frames of other clips are negatives."""
@@ -55,7 +58,8 @@ class Contrastive(Objective):
         from distill.objectives.kernels.contrastive import contrastive_loss
 
         def loss(images: Tensor, others: Tensor, groups: Tensor) -> Tensor:
-            return contrastive_loss(images, others, student.logit_scale, student.logit_bias, self, groups)
+            distinct = groups if self.negatives == "distinct" else None
+            return contrastive_loss(images, others, student.logit_scale, student.logit_bias, self, distinct)
 
         images, texts, groups, *frames = vectors
         total = loss(images, texts, groups)

@@ -13,6 +13,9 @@ Task = Literal["knn", "probe", "zero_shot", "retrieval", "segmentation", "fideli
 TASKS: tuple[Task, ...] = ("knn", "probe", "zero_shot", "retrieval", "segmentation", "fidelity", "cka", "maps")
 
 
+Fit = Literal["native", "crop", "squash"]
+
+
 class EvaluationDataset(Section):
     """A further dataset to evaluate on. Its images must not be training images, which is not checked."""
 
@@ -42,6 +45,9 @@ class EvaluateRecipe(Section):
     """`student.keep` of the evaluated student; None: as trained."""
     merge: Annotated[Annotated[int, Field(ge=0)] | None, Added()] = None
     """`student.merge` of the evaluated student; None: as trained."""
+    fits: Annotated[list[Fit], Field(min_length=1)] = ["native"]
+    """How images are brought to these resolutions; each set is evaluated in each way. crop: the centre square; squash:
+    a square without the aspect ratio. Perception Encoder reports the better of these two (appendix B.1.2)."""
     label: str = "label"
     """Column of the dataset's index, member of the tar (`cls`), or field of its JSON (`json.name`)."""
     class_names: str | None = None
@@ -53,8 +59,9 @@ class EvaluateRecipe(Section):
     """Texts of an image for retrieval, by name as in data.sources: members, JSON fields or kinds of `caption.mix`;
     empty: those of data.sources, for every dataset."""
     text_encoders: dict[str, str] = {}
-    """By teacher: an encoder with texts in the space of the teacher's summaries, for teachers without a
-    text tower ({siglip2: 'open_clip:ViT-SO400M-16-SigLIP2-384/webli'})."""
+    """By teacher: an encoder with texts in the space of the teacher's summaries, for teachers without a text tower
+    ({siglip2: 'hf:google/siglip2-so400m-patch16-naflex'}), or dino.txt, which has other vectors for the images
+    ({dinov3: 'curate.encoders.dino_text:DinoText@weights/dinotxt.pth'})."""
     masks: str | None = None
     """Segmentation: a member of the tar with a class per pixel as a grey or palette PNG (`seg.png`; 255 is nothing), or
     `alpha`: foreground and background by the image's transparency. None: no segmentation."""
@@ -66,9 +73,23 @@ class EvaluateRecipe(Section):
     ensemble_temperature: Annotated[float, Field(gt=0)] = 0.01
     """Temperature of the softmax of cosines whose entropy is a head's certainty, in zero-shot and retrieval."""
     retrieval_temperature: Annotated[float, Field(gt=0)] | None = None
-    """If set (such as 0.01), retrieval is also computed with the softmax re-weighting of Perception Encoder."""
+    """If set, retrieval is also computed with the softmax re-weighting (DSL) of Perception Encoder, for images and
+    videos (appendix B.1.2: scores * softmax(scores), so 1.0 for cosines, 0.01 for logits of a scale of 100)."""
     min_train_images: Annotated[int, Field(ge=1)] = 2
     """Test images of classes with fewer training images are left out of kNN and probe, and counted."""
+    probes: Annotated[list[Literal["ridge", "linear", "attention"]], Field(min_length=1)] = ["ridge"]
+    """Classifiers of the task `probe`. ridge: a linear layer on the summary, in closed form; linear: the same, trained
+    for some epochs; attention: a learned query over the patches, and a linear layer, trained too (Perception
+    Encoder, section 2.5)."""
+    probe_epochs: Annotated[int, Field(ge=1)] = 10
+    """This and the following are for trained probes; the learning rate falls to 0 along a cosine."""
+    probe_batch: Annotated[int, Field(ge=1)] = 1024
+    probe_optimizer: Literal["adamw", "sgd"] = "adamw"
+    probe_learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    probe_weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    max_attention_images: Annotated[int, Field(ge=1)] = 10_000
+    """Most training images of the attention probe. Their patches are held in memory, shared out among the ranks: 0.4 MB
+    an image and model at 256 px and 768 dimensions."""
     max_train_images: Annotated[int, Field(ge=1)] = 100_000
     """Most training images of kNN and probe; AMoE takes 100,000 of ImageNet (section 4)."""
     max_test_images: Annotated[int, Field(ge=1)] = 50_000
@@ -77,7 +98,8 @@ class EvaluateRecipe(Section):
     """Most training images, and most test images, of a segmentation probe."""
     segmentation_epochs: Annotated[int, Field(ge=0)] = 0
     """Epochs of a second segmentation layer, trained by gradient descent (AMoE: 10); 0: only the closed form. Features
-    of its training images are held in memory: 3 MB an image at 512 px and 768 dimensions."""
+    of its training images are held in memory, shared out among the ranks: 1.5 MB an image and model at 512 px and 768
+    dimensions."""
     segmentation_batch: Annotated[int, Field(ge=1)] = 32
     """Images of a step of that training."""
     segmentation_learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -105,4 +127,12 @@ class EvaluateRecipe(Section):
         names = [item.name for item in self.datasets]
         if len(set(names)) < len(names) or "held-out" in names:
             raise ValueError("datasets: two have the same name, or one is 'held-out'; give each its own `name`")
+        return self
+
+    @model_validator(mode="after")
+    def _fits(self) -> EvaluateRecipe:
+        if self.fits != ["native"] and not self.sizes:
+            raise ValueError(f"fits: {', '.join(self.fits)} need a side in pixels; set `sizes`, as in [224]")
+        if len(set(self.fits)) < len(self.fits):
+            raise ValueError(f"fits: {', '.join(self.fits)}; name each once")
         return self

@@ -9,9 +9,11 @@ from typing import Any, Self
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from curate.core.errors import InputError, RecipeError
 from curate.encoders import Encoder, load
+from curate.encoders.base import no_texts
 from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.standardise import Target
@@ -47,6 +49,7 @@ class Teachers:
         self._allowance, self._batch, self._name = allowance or CacheBudget(0), batch, name
         self._half, self._caches = frozenset(half), [(caches or {}).get(label) for label in self.names]
         self._kept: list[dict[Hashable, TeacherFeatures]] = [{} for _ in self.names]
+        self._texts: list[dict[str, Tensor]] = [{} for _ in self.names]
         self.counts: Counter[str] = Counter()
         """Images whose features were `computed`, and `read` from a cache on disk."""
 
@@ -64,6 +67,8 @@ class Teachers:
         teachers = {item.label: _load(item, recipe, device) for item in recipe.teachers}
         for item in recipe.teachers:
             _check(item, teachers[item.label].shape)
+            if item.label in recipe.needs.teacher_texts and not teachers[item.label].encoder.context:
+                raise RecipeError(f"teachers: {item.label!r}: {no_texts(item.encoder)}")
         half = [item.label for item in recipe.teachers if item.keep == "float16"]
         return cls(teachers, allowance=allowance, name=name, half=half, caches=caches)
 
@@ -120,6 +125,22 @@ class Teachers:
         """Targets of each teacher for B images, in the same order. InputError for features that are not finite."""
         images = batch.images if isinstance(batch, Batch) else batch
         return [self._targets(number, images) for number in range(len(self.names))]
+
+    def texts(self, label: str, texts: Sequence[str]) -> Tensor:
+        """(n, E): vectors of texts by a teacher's text tower. A text is computed once if there is memory."""
+        number = self.names.index(label)
+        encoder, kept = self._teachers[number].encoder, self._texts[number]
+        found = {text: kept[text] for text in texts if text in kept}
+        todo = [text for text in dict.fromkeys(texts) if text not in found]
+        for start in range(0, len(todo), self._batch):
+            chunk = todo[start : start + self._batch]
+            for text, vector in zip(chunk, torch.from_numpy(encoder.encode_text(chunk)), strict=True):
+                found[text] = vector
+                if self._allowance.take(vector.nbytes + len(text)):
+                    kept[text] = vector.clone()
+        if not all(torch.isfinite(found[text]).all() for text in todo):
+            raise InputError(f"teachers: {label!r} has text vectors that are not finite; check its weights")
+        return torch.stack([found[text] for text in texts]) if texts else torch.zeros(0, encoder.dim)
 
     def _cached(self, number: int, row: int) -> bool:
         """For a teacher that prepares."""

@@ -2,9 +2,9 @@
 
 Losses of single images add up, so each micro-batch has a separate forward and backward pass; losses are divided by the
 number of images in the global batch. Losses between images need the vectors of all images: the ranks gather them
-detached, each computes the total loss, and backpropagates the gradients of the rows it owns. A single micro-batch keeps
-its graph for this; with several, vectors are first computed without gradients, then each micro-batch runs forward again
-(GradCache: Gao et al. 2021, section 3).
+detached, compute the total loss and its gradients together (see `divided`), and each backpropagates the gradients of
+the rows it owns. A single micro-batch keeps its graph for this; with several, vectors are first computed without
+gradients, then each micro-batch runs forward again (GradCache: Gao et al. 2021, section 3).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from curate.encoders.student.network.student import Student
 from distill.objectives import Objective
+from distill.objectives.kernels.tiles import divided
 from distill.objectives.outputs import MicroBatch, Outputs, TeacherSpace
 from distill.objectives.terms import Terms, Vectors, relational, terms_of
 from distill.parallel import World
@@ -68,7 +69,7 @@ class Gradients:
         if observed:
             every, _ = self._gathered(observed, seen)
             few = {label: tuple(side[:OBSERVED] for side in sides) for label, sides in every.items()}
-            with torch.no_grad():
+            with torch.no_grad(), divided(self.world):
                 _, parts = relational(observed, few, self.student)
             relations |= {name: float(value) for name, value in parts.items()}
         return totals | {name: value * images for name, value in relations.items()}
@@ -85,7 +86,8 @@ class Gradients:
         for sides in leaves.values():
             for side in sides:
                 side.requires_grad_(side.is_floating_point())
-        loss, parts = relational(objectives, leaves, self.student)
+        with divided(self.world):
+            loss, parts = relational(objectives, leaves, self.student)
         loss.backward()
         if not self.world.first:  # each rank has the temperature's gradient of the whole batch: count it once
             self.student.zero_grad(set_to_none=True)

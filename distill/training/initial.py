@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from curate.core.errors import InputError
-from curate.encoders.spec import WORDS, Spec, parse_spec
+from curate.encoders.spec import Spec, parse_spec
 from curate.encoders.student.config import CLIP_VOCABULARY
 from curate.encoders.student.foreign import translated
 from curate.encoders.student.model import weights_of
@@ -102,7 +102,7 @@ def inherited_tokenizer(recipe: Recipe) -> Tokenizer | None:
 
 
 def read_source(weights: str) -> Source:
-    """weights: see `InitFrom`. Raises InputError (one line)."""
+    """weights: see `InitFrom`; `weights_identity` has found them. Raises InputError (one line)."""
     place = _place(weights)
     if is_run(place):
         run = RunFolder(place)
@@ -114,10 +114,6 @@ def read_source(weights: str) -> Source:
         return _of_model(place)
     if place.is_file():
         return Source(_of_student(place))
-    if ":" not in weights and weights not in WORDS:
-        raise InputError(
-            f"init_from: {weights!r} is not a run, an export or a file; give one, or timm:NAME, open_clip:NAME"
-        )
     return _of_library(parse_spec(weights))
 
 

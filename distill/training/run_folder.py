@@ -9,6 +9,7 @@ metrics.jsonl     a line per `log_every` steps, with the position in the data af
 plan.json         what planning a step again needs (`distill.training.steps`)
 tensorboard/      the same as event files
 finished.json     written after the last step
+curves.json       the results of `distill eval --checkpoints`, by step
 evaluation.json   the result of `distill eval`, with the digest of its inputs; evaluation.html is the page
 """
 
@@ -32,6 +33,7 @@ from curate.core.errors import CurateError, InputError, PinnedError, RunExistsEr
 from curate.core.hashing import digest
 from curate.core.store.storage import Storage
 from curate.encoders import identity
+from curate.encoders.spec import WORDS
 from curate.encoders.weights import file_digest
 from distill.recipe import Recipe, load_recipe
 from distill.recipe.paths import local_folder
@@ -67,6 +69,10 @@ def weights_identity(weights: str) -> Any:
         return None if state is None else state["digest"]
     if place.is_file():
         return file_digest(weights)
+    if not place.exists() and ":" not in weights and weights not in WORDS:
+        raise InputError(
+            f"init_from: {weights!r} is not a run, an export or a file; give one, or timm:NAME, open_clip:NAME"
+        )
     found = identity(f"distill:{weights}" if place.is_dir() else weights)
     return [found["encoder"], found["weights"]]
 

@@ -35,7 +35,7 @@ def record_stage(run: RunFolder, stage: int, step: int, ranks: int, counted: Cou
     """Add to plan.json that a stage goes on after `step` with this number of ranks."""
     held = run.read(_PLAN, "stages", "ranks") or {"stages": {}, "ranks": []}
     held["stages"][str(stage)] = asdict(counted)
-    held["ranks"] = [[begun, size] for begun, size in held["ranks"] if begun < step] + [[step, ranks]]
+    held["ranks"] = [[start, size] for start, size in held["ranks"] if start < step] + [[step, ranks]]
     run.write(_PLAN, held)
 
 
@@ -54,7 +54,7 @@ class _Stage:
     recipe: Recipe
     mixture: Mixture
     stream: Stream
-    begun: int
+    before: int
     """Steps before the stage."""
     positions: list[Position]
     """In the stage, in order; the first is its beginning."""
@@ -82,7 +82,7 @@ class PastSteps:
 
     def ranks(self, step: int) -> int:
         """Number of ranks that shared a step; 1 if the run is of a version that did not record it."""
-        return next((size for begun, size in reversed(self._ranks) if begun < step), 1)
+        return next((size for start, size in reversed(self._ranks) if start < step), 1)
 
     def line(self, step: int) -> tuple[int, dict[str, Any]] | None:
         """The line of metrics.jsonl that covers a step, after the first step that it covers; None if there is none, as
@@ -91,14 +91,14 @@ class PastSteps:
         if number == len(self.lines):
             return None
         end = int(self.lines[number]["step"])
-        starts = [int(self.lines[number - 1]["step"]) if number else 0, *(begun for begun, _ in self._ranks)]
-        begun = max(start for start in starts if start < end)
-        return (begun + 1, self.lines[number]) if begun < step else None
+        starts = [int(self.lines[number - 1]["step"]) if number else 0, *(start for start, _ in self._ranks)]
+        before = max(start for start in starts if start < end)
+        return (before + 1, self.lines[number]) if before < step else None
 
     def plan(self, step: int) -> StepPlan:
         """The samples of a step."""
         stage = self.stage(self.stage_of(step))
-        place = step - stage.begun - 1
+        place = step - stage.before - 1
         near = stage.positions[bisect_right(stage.positions, place, key=lambda position: position.step) - 1]
         return next(islice(stage.stream.steps(near), place - near.step, None))
 
@@ -116,7 +116,7 @@ class PastSteps:
     def _seen(self, stage: _Stage, rows: Sequence[int]) -> Iterator[tuple[int, list[Seen]]]:
         """The steps of a stage that saw rows."""
         found: dict[int, list[Seen]] = {row: [] for row in rows}
-        last = min(self.done - stage.begun, stage.recipe.train.steps)
+        last = min(self.done - stage.before, stage.recipe.train.steps)
         positions = [position for position in stage.positions if position.step <= max(0, last)]
         missing = max(0, last - positions[-1].step)
         *_, end = positions[-1], *(step.after for step in islice(stage.stream.steps(positions[-1]), missing))
@@ -125,7 +125,7 @@ class PastSteps:
             for step in stage.stream.steps(positions[near]):
                 if not wanted or step.after.step > last:
                     break
-                number, ranks = stage.begun + step.after.step, self.ranks(stage.begun + step.after.step)
+                number, ranks = stage.before + step.after.step, self.ranks(stage.before + step.after.step)
                 for sequence, pairs in enumerate(zip(step.sequences, step.epochs, strict=True)):
                     for row, epoch in wanted.intersection(zip(*(item.tolist() for item in pairs), strict=True)):
                         wanted.discard((row, epoch))
@@ -153,7 +153,7 @@ class PastSteps:
         return near
 
     def _stage(self, number: int) -> _Stage:
-        recipe, begun = self.recipes[number], self.ends[number - 1] if number else 0
+        recipe, before = self.recipes[number], self.ends[number - 1] if number else 0
         mixture = open_again(recipe.data)
         for source in mixture.sources:
             if self._datasets.get(source.url, source.fingerprint) != source.fingerprint:
@@ -162,8 +162,8 @@ class PastSteps:
         read = partial(trained, mixture, seed=recipe.seed, fraction=recipe.data.test_fraction)
         stream = training_stream(recipe, mixture, read, None if counted is None else Counted(**counted))
         mine = (line for line in self.lines if line.get("stage") == number and "places" in line)
-        positions = [position_of(int(line["step"]) - begun, line["places"]) for line in mine]
-        return _Stage(recipe, mixture, stream, begun, [Position(), *positions])
+        positions = [position_of(int(line["step"]) - before, line["places"]) for line in mine]
+        return _Stage(recipe, mixture, stream, before, [Position(), *positions])
 
 
 def _rows_of(mixture: Mixture, keys: Sequence[str]) -> Iterator[tuple[int, str]]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from curate.align.scores import cosines, encode_fixed, numbers_of
+from curate.align.scores import cosines, numbers_of
 from curate.core.errors import CurateError
 from curate.core.items import texts_of
 
@@ -15,18 +15,6 @@ def test_columns_without_numbers_are_one_line():
         numbers_of("op", pa.chunked_array([[["a"], ["a", "b"]]]), "text", "score")
     with pytest.raises(CurateError, match=r"op.column: 'n' holds int64; give a column of texts"):
         texts_of("op", pa.chunked_array([[1, 2]]), "n")
-
-
-@given(st.integers(0, 40), st.sampled_from([1, 2, 16]))
-def test_every_pass_has_the_same_size(count, at_once):
-    sizes = []
-
-    def encode(texts):
-        sizes.append(len(texts))
-        return np.array([[float(text or -1)] for text in texts], np.float32)
-
-    assert encode_fixed(encode, [str(i) for i in range(count)], 1, at_once)[:, 0].tolist() == list(range(count))
-    assert set(sizes) <= {at_once} and len(sizes) == -(-count // at_once)
 
 
 _WILD = st.floats(width=32, allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, 1.0])

@@ -98,6 +98,24 @@ def save_hf(folder: Path, kind: str) -> Any:
     return model.eval()
 
 
+def save_language_model(folder: Path, kind: str = "Qwen2", seed: int = 0, **options: Any) -> Any:
+    """A causal language model, with a tokenizer that knows no padding."""
+    import transformers
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    torch.manual_seed(seed)
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    words.train_from_iterator(WORDS, trainers.BpeTrainer(initial_alphabet=letters, show_progress=False))
+    sizes = {"vocab_size": words.get_vocab_size(), "max_position_embeddings": 64, "num_key_value_heads": 1}
+    config = getattr(transformers, f"{kind}Config")(**(_TEXT | sizes | {"pad_token_id": None} | options))
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    return model.eval()
+
+
 def _tokenizer() -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

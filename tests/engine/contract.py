@@ -146,6 +146,7 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     ),
     "seen": ("image.embed", "inspect", {"encoder": CLIP, "column": "seen"}, {}),
     "similar": ("align.similarity", "seen", {"encoder": CLIP, "embedding": "seen", "column": "caption"}, {}),
+    "told": ("text.embed", "sentences", {"encoder": CLIP, "column": "sentences"}, {}),
     "half": ("align.threshold", "similar", {"share": 0.5}, {}),
     "margin": ("align.margin", "similar", {}, {"threshold": "half"}),
     "aligned": ("align.filter", "margin", {"score": "similarity_margin", "threshold": 0.0}, {}),
@@ -187,7 +188,7 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
 }
 """Stage -> op, `from`, parameters, ports. The first stage of an op has its golden. After each filter
 comes a stage `<name>_alive`, since masks are stored where global stages read them."""
-ON_TORCH = ("seen", "similar", "half", "margin", "aligned", "aligned_alive")
+ON_TORCH = ("seen", "similar", "told", "half", "margin", "aligned", "aligned_alive")
 """Stages whose libraries each worker of Ray would take many seconds to import; no other stage needs them."""
 
 

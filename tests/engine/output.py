@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from curate.core.contracts import Collect, Derive, Filter, Fit, Map, Reduce, Report, Select, Source, Stage
 from curate.core.ledger import Entry
@@ -130,6 +131,10 @@ class Output:
 def decoded(column: pa.ChunkedArray, field: pa.Field) -> list[Any]:
     """Values as Python objects; float16 vectors as lists of floats."""
     if b"dim" in (field.metadata or {}):
+        if pa.types.is_list(column.type):
+            values = iter(decoded(pc.list_flatten(column), field))
+            lengths = pc.list_value_length(column).to_pylist()
+            return [None if length is None else [next(values) for _ in range(length)] for length in lengths]
         vectors = from_binary(column)
         return [None if not np.isfinite(row).all() else row.tolist() for row in vectors]
     return column.to_pylist()

@@ -19,6 +19,7 @@ from curate.core.errors import InputError
 from curate.core.nouns.pools import read_pool, read_shards
 from curate.core.store.storage import open_storage
 from curate.release import layout
+from tests.e2e.commands import curate
 from tests.release.conftest import COUNT, Made, pipeline
 
 ALLOWED = ["127.0.0.0/8"]
@@ -162,6 +163,24 @@ def test_a_later_list_of_what_was_removed(made: Made, released: Path, tmp_path: 
     assert result.gone == {layout.TAKEN_DOWN: 1} and result.fetched == COUNT - 1
 
 
+def test_rows_of_the_same_bytes_go_together(made: Made, released: Path, tmp_path: Path) -> None:
+    """The next version has no row that a fetch with its own `removed.parquet` leaves out."""
+    first, folder, workspace = rows(released), tmp_path / "v1", Workspace(str(tmp_path / "workspace"))
+    shutil.copytree(made.workspace.url, workspace.url)
+    shutil.copytree(released, folder)
+    name = layout.data_file(0)
+    table = pq.read_table(folder / name)
+    digests = [first[0]["sha256"] if place == 1 else row["sha256"] for place, row in enumerate(first)]
+    at = table.column_names.index("sha256")
+    pq.write_table(table.set_column(at, "sha256", pa.array(digests)), folder / name)
+    resummed(folder, name)
+    workspace.add_tombstones([first[0]["url"]], "asked for")
+    workspace.release("photos", str(tmp_path / "v2"), allow_networks=ALLOWED, predecessor=str(folder))
+    gone = {first[0]["key"], first[1]["key"]}
+    assert {row["key"] for row in rows(tmp_path / "v2")} == {row["key"] for row in first} - gone
+    assert set(pq.read_table(tmp_path / "v2" / layout.REMOVED)["key"].to_pylist()) == gone
+
+
 def test_tombstoned_samples_are_left_out(made: Made, released: Path, tmp_path: Path) -> None:
     workspace = Workspace(str(tmp_path / "workspace"))
     shutil.copytree(made.workspace.url, workspace.url)
@@ -285,6 +304,26 @@ def test_a_wrong_request_is_one_line(made: Made, tmp_path: Path, options: dict[s
     with pytest.raises(InputError, match=says) as error:
         made.workspace.release(**{"dataset": "photos", "to": str(tmp_path / "new")} | options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--contact", "nobody"], "pool.contact: 'nobody': expected an e-mail address or a URL"),
+        (["--allow-port", "99999"], "99999 is not a port; expected 1 to 65535"),
+        (["--allow-network", "10.0.0.0/99"], "'10.0.0.0/99' is not a network"),
+        (["--host-rate", "-1"], "pool.host_rate: -1.0: input should be greater than 0"),
+        (["--namespace", "../x"], "pool.namespace: '../x': expected letters, digits"),
+        (["--removed", "/nowhere.parquet"], "curate: /nowhere.parquet: is missing"),
+    ],
+)
+def test_a_recipe_that_would_not_run_is_not_written(
+    released: Path, tmp_path: Path, words: list[str], says: str
+) -> None:
+    recipe = tmp_path / "fetch.yaml"
+    place = ["-w", tmp_path / "workspace", "--recipe", recipe, "--contact", CONTACT]
+    assert says in curate("fetch", released, *place, *words).error
+    assert not recipe.exists()
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(made: Made, tmp_path: Path) -> None:

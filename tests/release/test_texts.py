@@ -89,10 +89,20 @@ def test_texts_that_were_selected_one_by_one(tmp_path: Path) -> None:
 def test_frames_name_their_animation(tmp_path: Path) -> None:
     images = tmp_path / "in"
     images.mkdir()
-    (images / "a.gif").write_bytes(movie("GIF", noises(3), duration=100))
+    for name, count in (("a.gif", 3), ("b.gif", 2)):
+        (images / name).write_bytes(movie("GIF", noises(count), duration=100))
     made = Pipeline().add("pool", AcquireFolder(path=str(images), namespace="photos"))
     made.add("frames", Frames(namespace="frames", bytes="virtual"), "pool").add("all", SelectAll(), "frames")
     made.add("dataset", PackWebDataset(name="photos"), "all")
     found = released(made, tmp_path)
-    assert [json.loads(row["span"])["frame"] for row in found] == [0, 1, 2]
-    assert len({row["parent"] for row in found}) == 1 and {row["stored_sha256"] for row in found} == {None}
+    frames: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        frames.setdefault(row["parent"], []).append(row)
+    assert sorted([json.loads(row["span"])["frame"] for row in rows] for rows in frames.values()) == [[0, 1], [0, 1, 2]]
+    assert {row["stored_sha256"] for row in found} == {None}
+    parent, keys = next((parent, {row["key"] for row in rows}) for parent, rows in frames.items())
+    workspace = Workspace(str(tmp_path / "workspace"))
+    workspace.add_tombstones([parent], "asked for")
+    workspace.release("photos", str(tmp_path / "next"), predecessor=str(tmp_path / "release"))
+    assert set(pq.read_table(tmp_path / "next/removed.parquet")["key"].to_pylist()) == keys
+    assert not keys & set(pq.read_table(tmp_path / "next/data")["key"].to_pylist())

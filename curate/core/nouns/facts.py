@@ -202,9 +202,9 @@ def publish(
 
 def options(schema: pa.Schema) -> dict[str, Any]:
     """Parquet options of a table: vectors uncompressed, the rest compressed."""
-    wide = {f.name for f in schema if pa.types.is_fixed_size_binary(f.type) and f.type.byte_width >= WIDE_BYTES}
+    wide = {name for f in schema if _is_wide(_of_list(f.type)) for name in _leaves(f.name, f.type)}
     leaves = [name for f in schema for name in _leaves(f.name, f.type)]
-    texts = [name for f in schema if _is_text(f.type) for name in _leaves(f.name, f.type)]
+    texts = [name for f in schema if _is_text(_of_list(f.type)) for name in _leaves(f.name, f.type)]
     return {
         "compression": {name: "NONE" if name in wide else "ZSTD" for name in leaves},
         "use_dictionary": texts,
@@ -221,10 +221,18 @@ def _leaves(name: str, kind: pa.DataType) -> list[str]:
     return [name]
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def _of_list(kind: pa.DataType) -> pa.DataType:
     while pa.types.is_list(kind) or pa.types.is_large_list(kind):
         kind = kind.value_type
+    return kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_wide(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_fixed_size_binary(kind) and kind.byte_width >= WIDE_BYTES)
 
 
 def expanded(table: pa.Table, size: int, names: Iterable[str]) -> pa.Table:

@@ -56,6 +56,7 @@ OPS = {
     "text.hashtag_map": "curate.text.hashtags.map:HashtagMap",
     "text.hashtags": "curate.text.hashtags.apply:Hashtags",
     "text.counts": "curate.text.counts:TextCounts",
+    "text.embed": "curate.text.embed:Embed",
     "align.similarity": "curate.align.similarity:Similarity",
     "align.threshold": "curate.align.threshold:Threshold",
     "align.margin": "curate.align.margin:Margin",

@@ -149,6 +149,9 @@ class PassStep(Step):
 
 def _short(column: pa.ChunkedArray, kind: pa.DataType) -> Any:
     value = column[0].as_py()
+    if pa.types.is_list(kind) and value is not None:
+        values = column.combine_chunks().flatten()
+        return [_short(pa.chunked_array([values.slice(place, 1)]), kind.value_type) for place in range(len(values))]
     if isinstance(value, bytes):
         if pa.types.is_fixed_size_binary(kind) and kind.byte_width > 64:
             vector = from_binary(column.combine_chunks())[0]

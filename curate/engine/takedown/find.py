@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.codec.members import member_columns, read_members
+from curate.core.contracts import OF_VIDEOS
 from curate.core.errors import InputError, Reject
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, read_index, reading
@@ -29,9 +30,11 @@ from curate.engine.takedown.bytes import Mark, mark_of
 from curate.engine.units.common import fetched
 from curate.engine.units.keys import places_of
 
-FOLDER = "takedowns"
+FOLDER, _MEMBERS = "takedowns", "facts/duplicates.members/"
 _AT_ONCE = 500
 """Keys of one question to a training run."""
+_ROW = ["key", "source_id", "sha256", "url", "offset", "size", "parent"]
+"""Columns of a pool that a plan has of each row."""
 _SET = "duplicate_set"
 
 
@@ -75,11 +78,14 @@ def find(storage: Storage, entries: Mapping[str, str], releases: Sequence[str], 
             marked[key].append(mark.sha256)
             marks[mark.sha256] = mark
     shards = {Shard(**pool["shard"]).id: [row["row"] for row in pool["rows"]] for pool in pools}
+    tables = list(_in_facts(storage, shards))
+    near = [*_near_in_datasets(storage, datasets), *_near_in_pools(storage, tables)]
     return {
         "entries": sorted(entries), "keys": sorted(keys), "sha256": sorted(same), "pools": pools,
-        "facts": list(_in_facts(storage, shards)), "selections": list(_in_selections(storage, shards)),
+        "facts": tables, "selections": list(_in_selections(storage, shards)),
         "datasets": datasets, "releases": [_in_release(place, keys) for place in releases],
-        "runs": [_in_run(run, sorted(keys)) for run in runs], "near": _near(storage, datasets, keys),
+        "runs": [_in_run(run, sorted(keys)) for run in runs],
+        "near": list({line["key"]: line for line in reversed(near) if line["key"] not in keys}.values()),
         "marks": [asdict(mark) for mark in marks.values()], "marked": marked,
     }  # fmt: skip
 
@@ -107,7 +113,7 @@ def _pool_rows(storage: Storage, keys: Collection[str]) -> list[dict[str, Any]]:
             mine = pc.is_in(table.column("key"), value_set=pa.array(sorted(keys), pa.string()))
             rows = pc.indices_nonzero(mine)
             if len(rows):
-                lines = table.take(rows).select(["key", "source_id", "sha256", "url", "offset", "size"]).to_pylist()
+                lines = table.take(rows).select(_ROW).to_pylist()
                 index = "key index" if known is not None else "table"
                 found[shard.table] = {
                     "pools": [base], "index": index, "shard": shard.to_json(),
@@ -176,7 +182,7 @@ def _lines(storage: Storage, path: str, wanted: pa.Array) -> list[dict[str, Any]
         return [line for found in fetched(lines, range(footer.num_row_groups)) for line in found]
 
 
-_PLACES = ("key", "shard", "row", "name", "offset", "size", "clip_offset", "clip_size")
+_PLACES = ("key", "shard", "row", "name", "offset", "size", *OF_VIDEOS.names)
 
 
 def tars_of(storage: Storage, base: str) -> list[str]:
@@ -188,10 +194,13 @@ def _marks_of_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> 
     for found in datasets:
         tars = tars_of(storage, found["dataset"])
         for line in found["rows"]:
-            for place in ("", "clip_"):
-                offset, size = line.get(f"{place}offset"), line.get(f"{place}size")
+            path = f"{found['dataset']}/{tars[line['shard']]}"
+            spans = [(line["offset"], line["size"]), (line.get("clip_offset"), line.get("clip_size"))]
+            if line.get("frame_offsets"):  # of a clip, the frame in its middle
+                middle = len(line["frame_offsets"]) // 2
+                spans[0] = line["offset"] + line["frame_offsets"][middle], line["frame_sizes"][middle]
+            for offset, size in spans:
                 if offset is not None and size:
-                    path = f"{found['dataset']}/{tars[line['shard']]}"
                     yield line["key"], mark_of(storage.read_range(path, offset, offset + size))
 
 
@@ -259,19 +268,43 @@ def _in_run(run: str, keys: Sequence[str]) -> dict[str, Any]:
             "seen": steps}  # fmt: skip
 
 
-def _near(storage: Storage, datasets: Sequence[dict[str, Any]], keys: Collection[str]) -> list[dict[str, str]]:
-    """Other samples of the duplicate sets of these samples, by the column that datasets carry."""
-    found: dict[str, dict[str, str]] = {}
+def _near_in_datasets(storage: Storage, datasets: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """The members of the duplicate sets of samples, by the column that datasets carry."""
     for line in datasets:
         sets = sorted({row[_SET] for row in line["rows"] if row.get(_SET)})
         if sets:
-            table = read_index(
-                storage, line["dataset"], ["key", _SET], filters=pc.is_in(pc.field(_SET), value_set=pa.array(sets))
-            )
-            for row in table.to_pylist():
-                if row["key"] not in keys:
-                    found.setdefault(row["key"], {**row, "dataset": line["dataset"]})
-    return list(found.values())
+            among = pc.is_in(pc.field(_SET), value_set=pa.array(sets))
+            for row in read_index(storage, line["dataset"], ["key", _SET], filters=among).to_pylist():
+                yield {**row, "dataset": line["dataset"]}
+
+
+def _near_in_pools(storage: Storage, tables: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    """The same by facts: also members that a recipe drops as copies of these samples."""
+    sets: dict[tuple[str, str], set[str]] = {}
+    for line in tables:
+        if line["table"].startswith(_MEMBERS) and "/log/" not in line["table"]:
+            table = storage.read_table(line["table"])
+            name = next(name for name in table.column_names if name.endswith("_set"))
+            mine = table.filter(pc.is_in(table.column(facts.ROW), value_set=pa.array(line["rows"], pa.int32())))
+            folder = line["table"].rsplit("/", 2)[0]
+            sets.setdefault((folder, name), set()).update(mine.column(name).drop_null().to_pylist())
+    pools = (
+        {shard.id: shard.table for base in pools_of(storage) for shard in read_shards(storage, base)} if sets else {}
+    )
+    for (folder, name), wanted in sets.items():
+        newest = {file.split("/")[0]: f"{folder}/{file}" for file in sorted(storage.list(folder))}
+        among = pa.array(sorted(wanted), pa.string())
+
+        def members(shard: str, newest: dict[str, str] = newest, name: str = name, among: pa.Array = among) -> pa.Table:
+            table = storage.read_table(newest[shard], [facts.ROW, name])
+            return table.filter(pc.is_in(table.column(name), value_set=among))
+
+        shards = sorted(newest.keys() & pools.keys())
+        for shard, mine in zip(shards, fetched(members, shards), strict=True):
+            if len(mine):
+                keys = read_pool(storage, pools[shard], ["key"]).column("key").take(mine.column(facts.ROW))
+                for key, keeper in zip(keys.to_pylist(), mine.column(name).to_pylist(), strict=True):
+                    yield {"key": key, _SET: keeper, "facts": folder}
 
 
 def left_in_place(found: dict[str, Any]) -> list[str]:

@@ -159,6 +159,7 @@ def _add_tombstones(storage: Storage, entries: Sequence[str], why: str) -> None:
 def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[str, str]) -> dict[str, Any]:
     found, erase = plan["found"], plan["asked"]["erase"]
     removed = [line["dataset"] for line in found["datasets"]]
+    parents = {row.get("parent") for pool in found["pools"] for row in pool["rows"]}
     after = {}
     for path in plan["before"]:
         kept = next((path.replace(old, new, 1) for old, new in versions.items() if path.startswith(f"{old}/")), path)
@@ -175,6 +176,7 @@ def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[s
             "source_files": left_in_place(found),
             "weights": [run for run in found["runs"] if run["seen"]],
             "releases": [release["release"] for release in found["releases"] if release["files"]],
+            "parents": sorted(parents - {None, *found["keys"]}),
             "near": found["near"],
             "pins": [pin.name for pin in pins(storage).values() if erase and pin.base in removed],
         },
@@ -196,7 +198,7 @@ def read_receipt(path: str) -> Receipt:
         first = error.errors()[0]
         what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise InputError(f"{path}: not a receipt of a takedown ({what}); give a receipt.json") from error
-    except (OSError, ValueError, LookupError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
         raise InputError(f"{path}: not a receipt of a takedown ({error}); give a receipt.json") from error
 
 

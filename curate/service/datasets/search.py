@@ -66,7 +66,9 @@ def search(
 
     def make() -> SearchShape:
         attempt = one.workspace.run(one.attempt_id)
-        answer = attempt.search(text, None, key, limit, names, where, stage, included=True, say=too_many)
+        answer = attempt.search(
+            text, key=key, limit=limit, columns=names, where=where, stage=stage, included=True, say=too_many
+        )
         hits = [HitShape.model_validate(vars(hit)) for hit in answer.hits]
         return SearchShape(run=one.id, stage=answer.stage, hits=hits, judged=answer.judged, rows=answer.rows)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from distill.evaluation.datasets import LabelSplit
 from distill.evaluation.extraction import Vectors
 from distill.evaluation.models import EvaluatedModel
 from distill.evaluation.result import Result
+from distill.parallel import World
 from distill.recipe import EvaluateRecipe
 
 Floats = NDArray[np.floating[Any]]
@@ -31,6 +32,10 @@ class LabelledFeatures:
     vectors: Vectors
     models: Sequence[EvaluatedModel]
     settings: EvaluateRecipe
+    world: World
+    seed: int = 0
+    attention: Mapping[str, Mapping[int, Floats]] = field(default_factory=dict)
+    """Scores (classes,) of each model's attention probe, by test row."""
 
     def __post_init__(self) -> None:
         read = self.vectors.rows

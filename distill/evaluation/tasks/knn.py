@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distill.evaluation.extraction import Vectors
-from distill.evaluation.models import StudentModel
+from distill.evaluation.models import StudentModel, space_name
 from distill.evaluation.result import Result, not_computed
 from distill.evaluation.tasks import ensemble
 from distill.evaluation.tasks.classification import HEADS_TOGETHER, MIN_HEADS, LabelledFeatures
@@ -18,15 +18,19 @@ _CHUNK = 1024
 
 
 def run(features: LabelledFeatures) -> Result:
-    """Accuracies of each model's summaries, and of a student's heads together if it has several."""
+    """Accuracies of each model's summaries, of each of a student's heads, and of its heads together if it has several
+    (AMoE, Table 1)."""
     if (why := features.why_not_trainable()) is not None:
         return not_computed(why)
     votes: dict[str, Floats] = {}
     for model in features.models:
         votes[model.name] = _votes(features, model.name, Vectors.SUMMARY)
-        heads: list[str] = list(model.heads) if isinstance(model, StudentModel) else []
+        heads = {}
+        if isinstance(model, StudentModel):
+            heads = {space_name(model, head): _votes(features, model.name, head) for head in model.heads}
+        votes |= heads
         if len(heads) >= MIN_HEADS:
-            shares = [ensemble.shares(_votes(features, model.name, head)) for head in heads]
+            shares = [ensemble.shares(own) for own in heads.values()]
             settings = features.settings
             votes[f"{model.name}, {HEADS_TOGETHER}"] = ensemble.fused(shares, settings.temperature, settings.gamma)
     return features.result(votes, features.test) | features.baselines()

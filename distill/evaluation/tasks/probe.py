@@ -14,27 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError
-from distill.evaluation.extraction import Vectors
-from distill.evaluation.result import Result, not_computed
-from distill.evaluation.tasks.classification import LabelledFeatures
 
 Floats = NDArray[np.floating[Any]]
 STRENGTHS = np.logspace(-6, 2, 17)
 """Candidates for the penalty over the mean variance of a feature."""
-
-
-def run(features: LabelledFeatures) -> Result:
-    """Accuracies of ridge regression on each model's summaries."""
-    if (why := features.why_not_trainable()) is not None:
-        return not_computed(why)
-    targets = one_hot(features.labels(features.train), len(features.split.classes))
-    scores = {}
-    for model in features.models:
-        x = features.vectors.stack(model.name, Vectors.SUMMARY, features.train)
-        sums = Sums.empty(x.shape[1], targets.shape[1])
-        sums.add(x, targets)
-        scores[model.name] = fit(sums)(features.vectors.stack(model.name, Vectors.SUMMARY, features.test))
-    return features.result(scores, features.test) | features.baselines()
 
 
 @dataclass

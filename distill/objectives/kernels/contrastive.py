@@ -1,18 +1,22 @@
-"""Contrastive losses between images and texts over the whole batch: softmax (CLIP) and sigmoid (SigLIP).
+"""Losses of the cosines between two sets of vectors, over all pairs of the batch: softmax (CLIP), sigmoid (SigLIP), the
+divergence of a student's distributions from a teacher's, and SimCLR's loss of two views. Sums run over `tiles`.
 
-An image and the text of another sample are not negatives if the image's sample has an equal text (clip-arts share
-titles), or if both are in the same duplicate set. The sums leave such pairs out; each sample's own pair is always
-included. With several texts per image, the loss is the mean of the losses of the first texts, of the second texts, …:
-two texts of one image are never compared with each other (Xray's siamese loss, section 4.7.1, 1:1).
+Where groups are given, an image and the text of another sample are not negatives if the image's sample has an equal
+text (clip-arts share titles), or if both are in the same duplicate set. The sums leave such pairs out; each sample's
+own pair is always included. With several texts per image, the loss is the mean of the losses of the first texts, of the
+second texts, …: two texts of one image are never compared with each other (Xray's siamese loss, section 4.7.1, 1:1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, logsigmoid, normalize
+from torch.nn.functional import normalize, softplus
+
+from distill.objectives.kernels.tiles import log_sum_exps, total
 
 if TYPE_CHECKING:
     from distill.objectives.contrastive import Contrastive
@@ -24,78 +28,189 @@ def contrastive_loss(
     logit_scale: Tensor,
     logit_bias: Tensor | None,
     recipe: Contrastive,
-    groups_NG: Tensor,
+    groups_NG: Tensor | None,
 ) -> Tensor:
     """Unweighted mean over the N pairs of the global batch; without pairs 0, with a gradient.
 
     texts: (N, D), or (N, T, D) with T texts per image; groups: numbers of each sample's texts and of its duplicate set,
-    which decide what is not a negative (see `same`). The scale is clamped after each update (`limit_scale`): clamped in
-    here, it would have no gradient and stay above the limit permanently.
+    which decide what is not a negative (see `same`); None: all others are negatives. The scale is clamped after each
+    update (`limit_scale`): clamped in here, it would have no gradient and stay above the limit permanently.
     """
-    if not len(images_ND):
-        return (images_ND.sum() + texts.sum()) * 0.0 + logit_scale * 0.0
-    sides = texts.unbind(1) if texts.ndim == 3 else [texts]
-    images, losses = normalize(images_ND, dim=-1), []
-    for number, texts_ND in enumerate(sides):
-        alike = same(groups_NG, number)
-        logits = images @ normalize(texts_ND, dim=-1).T * logit_scale.exp()
+    own = None if groups_NG is None else numbered(groups_NG)
+
+    def loss(images_ND: Tensor, texts_ND: Tensor, side: int) -> Tensor:
         if recipe.loss == "sigmoid":
             assert logit_bias is not None
-            losses.append(sigmoid_loss(logits + logit_bias, alike))
-        else:
-            losses.append(softmax_loss(logits, alike, recipe.smoothing))
-    return losses[0] if len(losses) == 1 else torch.stack(losses).mean()
+            return sigmoid_loss(images_ND, texts_ND, logit_bias, own, side)
+        return softmax_loss(images_ND, texts_ND, own, side, recipe.smoothing)
+
+    return _mean_over_texts(images_ND, texts, logit_scale, loss)
 
 
-def softmax_loss(logits_NN: Tensor, alike_NN: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Mean of the cross-entropies of rows and of columns; the label of row i is column i (Radford et al. 2021, Fig. 3).
+def kl_loss(images_ND: Tensor, texts: Tensor, logit_scale: Tensor, teacher: tuple[Tensor, Tensor, float]) -> Tensor:
+    """KL divergence of the student's distributions from the teacher's: of the texts for each image and of the images
+    for each text, mean of both (Bolya et al. 2025, sections 2.4 and C.3).
 
-    alike: pairs to leave out. Label smoothing is spread over the columns that are left (Szegedy et al. 2016, Sec. 7).
+    teacher: its images (N, E), its texts (N, E) or (N, T, E), and its fixed logit scale.
     """
-    return (_rows(logits_NN, alike_NN, smoothing) + _rows(logits_NN.T, alike_NN.T, smoothing)) / 2
+    others_NE, their_texts, scale = teacher
+    with torch.no_grad():
+        wanted_NE = normalize(others_NE, dim=-1) * scale
+        their_texts = normalize(their_texts, dim=-1)
+
+    def loss(images_ND: Tensor, texts_ND: Tensor, side: int) -> Tensor:
+        wanted_texts = their_texts if their_texts.ndim == 2 else their_texts[:, side]
+        return divergence(images_ND, texts_ND, wanted_NE, wanted_texts)
+
+    return _mean_over_texts(images_ND, texts, logit_scale, loss)
 
 
-def _rows(logits_NN: Tensor, alike_NN: Tensor, smoothing: float) -> Tensor:
-    labels = torch.arange(len(logits_NN), device=logits_NN.device)
-    masked = logits_NN.masked_fill(alike_NN, float("-inf"))
-    hard = cross_entropy(masked, labels)
+def _mean_over_texts(
+    images_ND: Tensor, texts: Tensor, logit_scale: Tensor, loss: Callable[[Tensor, Tensor, int], Tensor]
+) -> Tensor:
+    """Mean of the losses of unit vectors, images times the scale, over the texts of an image."""
+    if not len(images_ND):
+        return (images_ND.sum() + texts.sum()) * 0.0 + logit_scale * 0.0
+    images = unit(images_ND, logit_scale.exp())
+    sides = texts.unbind(1) if texts.ndim == 3 else [texts]
+    return torch.stack([loss(images, unit(side), number) for number, side in enumerate(sides)]).mean()
+
+
+def softmax_loss(
+    x_ND: Tensor, y_ND: Tensor, groups: Tensor | None = None, side: int = 0, smoothing: float = 0.0
+) -> Tensor:
+    """Mean of the cross-entropies of rows and of columns of the logits x yᵀ; the label of row i is column i (Radford et
+    al. 2021, Fig. 3).
+
+    groups: `numbered`. Label smoothing is spread over the columns that are left (Szegedy et al. 2016, Sec. 7).
+    """
+    positives = (x_ND * y_ND).sum(-1).mean()  # before the tiles: later, its gradients would be in memory beside theirs
+    rows, columns = log_sum_exps(_logits(side), *_sides(x_ND, y_ND, groups))
+    logs = (rows + columns).mean() / 2
+    hard = logs - positives
     if not smoothing:
         return hard
-    logs = masked.log_softmax(-1).masked_fill(alike_NN, 0.0)
-    uniform = -(logs.sum(-1) / (~alike_NN).sum(-1)).mean()
+    weights = _weights(x_ND, groups, side)
+
+    def weighted(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
+        (x, own, *mine), (y, others, *theirs) = rows, columns
+        return _left(x @ y.T * (own[:, None] + others), mine, theirs, side, 0.0)
+
+    (x, *mine), (y, *theirs) = _sides(x_ND, y_ND, groups)
+    uniform = logs - total(weighted, (x, weights[0], *mine), (y, weights[1], *theirs)) / (2 * len(x))
     return (1 - smoothing) * hard + smoothing * uniform
 
 
-def sigmoid_loss(logits_NN: Tensor, alike_NN: Tensor) -> Tensor:
-    """A binary loss per pair, summed over texts, mean over images (Zhai et al. 2023, Eq. 1)."""
-    sign = 2 * torch.eye(len(logits_NN), device=logits_NN.device, dtype=logits_NN.dtype) - 1
-    return -logsigmoid(sign * logits_NN).masked_fill(alike_NN, 0.0).sum() / len(logits_NN)
+def sigmoid_loss(x_ND: Tensor, y_ND: Tensor, bias: Tensor, groups: Tensor | None = None, side: int = 0) -> Tensor:
+    """A binary loss per pair, of the logits x yᵀ + bias, summed over texts, mean over images (Zhai et al. 2023, Eq. 1).
+    groups: `numbered`."""
+
+    def losses(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...], bias: Tensor) -> Tensor:
+        (x, i, *own), (y, j, *others) = rows, columns
+        logits = x @ y.T + bias
+        return _left(softplus(torch.where(i[:, None] == j, -logits, logits)), own, others, side, 0.0)
+
+    place = torch.arange(len(x_ND), device=x_ND.device)
+    (x, *own), (y, *others) = _sides(x_ND, y_ND, groups)
+    return total(losses, (x, place, *own), (y, place, *others), (bias,)) / len(x)
 
 
-def simclr_loss(first_ND: Tensor, second_ND: Tensor, temperature: float) -> Tensor:
+def divergence(x_ND: Tensor, y_ND: Tensor, wanted_x_NE: Tensor, wanted_y_NE: Tensor) -> Tensor:
+    """Mean over rows and columns of the KL divergence of the softmax of x yᵀ from that of the wanted logits, which get
+    no gradient."""
+    plain = _logits(0)
+    rows, columns = log_sum_exps(plain, (x_ND,), (y_ND,))
+    with torch.no_grad():
+        their_rows, their_columns = log_sum_exps(plain, (wanted_x_NE,), (wanted_y_NE,))
+
+    def expected(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
+        (x, wanted_x, of_rows), (y, wanted_y, of_columns) = rows, columns
+        wanted = wanted_x @ wanted_y.T
+        share = (wanted - of_rows[:, None]).exp() + (wanted - of_columns).exp()
+        return share * (wanted - x @ y.T)
+
+    apart = total(expected, (x_ND, wanted_x_NE, their_rows), (y_ND, wanted_y_NE, their_columns)) / len(x_ND)
+    return (apart + (rows - their_rows + columns - their_columns).mean()) / 2
+
+
+def simclr_loss(first_ND: Tensor, second_ND: Tensor, temperature: float, sets_N: Tensor | None = None) -> Tensor:
     """NT-Xent: the mean cross-entropy of each view with the other view of its image as label among all other views
-    (Chen et al. 2020, Eq. 1). Without images 0, with a gradient."""
-    count = len(first_ND)
-    if not count:
+    (Chen et al. 2020, Eq. 1). Without images 0, with a gradient.
+
+    sets: numbers of duplicate sets, whose images are not negatives of each other (see `same`); None: all are.
+    """
+    if not len(first_ND):
         return (first_ND.sum() + second_ND.sum()) * 0.0
-    views = normalize(torch.cat([first_ND, second_ND]), dim=-1)
-    itself = torch.eye(2 * count, dtype=torch.bool, device=views.device)
-    logits = (views @ views.T / temperature).masked_fill(itself, float("-inf"))
-    return cross_entropy(logits, torch.arange(2 * count, device=views.device).roll(count))
+    views = torch.cat([unit(first_ND), unit(second_ND)])
+    groups = None if sets_N is None else numbered(sets_N[:, None]).repeat(2, 1)
+    later, earlier = log_sum_exps(_logits(0), *_sides(views / temperature, views, groups), upper=True)
+    first, second = views.chunk(2)
+    return torch.logaddexp(later, earlier).mean() - (first * second).sum(-1).mean() / temperature
 
 
-def same(groups_NG: Tensor, side: int = 0) -> Tensor:
-    """Mask (N, N) of the pairs of image i and text `side` of another sample j that are not negatives: sample i has the
+def unit(x_ND: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """The vectors with length `scale`."""
+    return x_ND * (scale / x_ND.norm(dim=-1, keepdim=True).clamp_min(1e-12))
+
+
+def numbered(groups_NG: Tensor) -> Tensor:
+    """Groups as `same` compares them, with the sample's number as their last column."""
+    return torch.cat([groups_NG, torch.arange(len(groups_NG), device=groups_NG.device)[:, None]], 1)
+
+
+def same(own_NG: Tensor, others_MG: Tensor, side: int = 0) -> Tensor:
+    """Mask (N, M) of the pairs of image i and text `side` of another sample j that are not negatives: sample i has the
     same text, or the same duplicate set.
 
-    groups: a column for each text of a sample, and a last one for its duplicate set; negative numbers equal nothing.
+    groups: `numbered`, a column for each text of a sample, and one for its duplicate set; negative numbers equal
+    nothing.
     """
-    *texts, sets = groups_NG.unbind(1)
-    alike = _equal(sets, sets)
-    for own in texts:
-        alike |= _equal(own, texts[side])
-    return alike.fill_diagonal_(False)
+    alike = own_NG[:, None, -1] != others_MG[:, -1]
+    compared = [(a[:, None] == b) & (a[:, None] >= 0) for a, b in _compared(own_NG, others_MG, side)]
+    return alike & torch.stack(compared).any(0)
 
 
-def _equal(a_N: Tensor, b_N: Tensor) -> Tensor:
-    return (a_N[:, None] == b_N) & (a_N[:, None] >= 0)
+def _compared(own_NG: Tensor, others_MG: Tensor, side: int) -> list[tuple[Tensor, Tensor]]:
+    """The columns (N,) and (M,) that are compared: the duplicate sets, and each text of an image with text `side`."""
+    (*texts, sets, _), (*their_texts, their_sets, _) = own_NG.unbind(1), others_MG.unbind(1)
+    return [(sets, their_sets), *((own, their_texts[side]) for own in texts)]
+
+
+def _logits(side: int) -> Callable[..., Tensor]:
+    """The tile of x yᵀ, -inf for pairs that `same` leaves out."""
+
+    def logits(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
+        (x, *own), (y, *others) = rows, columns
+        return _left(x @ y.T, own, others, side, float("-inf"))
+
+    return logits
+
+
+def _left(values_NM: Tensor, own: Sequence[Tensor], others: Sequence[Tensor], side: int, instead: float) -> Tensor:
+    """The values with another for the pairs that are left out. own, others: groups, or nothing."""
+    if not own:
+        return values_NM
+    (own_NG,), (others_MG,) = own, others
+    shared_N = torch.stack([torch.isin(mine, theirs) for mine, theirs in _compared(own_NG, others_MG, side)]).any(0)
+    rows = shared_N.nonzero().squeeze(1)  # few, except on the diagonal
+    if len(rows):
+        values_NM[rows] = values_NM[rows].masked_fill(same(own_NG[rows], others_MG, side), instead)
+    return values_NM
+
+
+def _sides(x: Tensor, y: Tensor, groups: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    return ((x,), (y,)) if groups is None else ((x, groups), (y, groups))
+
+
+def _weights(x_ND: Tensor, groups: Tensor | None, side: int) -> tuple[Tensor, Tensor]:
+    """1 over the number of pairs that are left in each row (N,) and in each column (N,)."""
+    if groups is None:
+        return (x_ND.new_full((len(x_ND),), 1 / len(x_ND)),) * 2
+
+    def left(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
+        (x, own), (y, others) = rows, columns
+        return _left(x.new_zeros(len(x), len(y)), [own], [others], side, float("-inf"))
+
+    with torch.no_grad():
+        rows, columns = log_sum_exps(left, *_sides(x_ND, x_ND, groups))
+    return (-rows).exp(), (-columns).exp()

@@ -23,6 +23,7 @@ from curate.encoders.student.patches import grid, patchify
 from curate.encoders.student.pixels import decode_to, resize, resize_to_grid
 from distill.samples.batches.draws import AUGMENT, SECOND_AUGMENT, VIEW, Draws
 from distill.samples.images.counts import PatchCounts
+from distill.samples.images.square import Square, squared
 from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import OPEN_TARS, MemberReader
@@ -139,12 +140,14 @@ class ImageReader:
         vectors: TextVectors | None = None,
         whole: bool = False,
         enlarge: bool = False,
+        square: Square | None = None,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; two_crops: augment each image a second time; reads_text: read texts if a
         source names them; needs_text: skip an image without text as `no_text`; vectors: of texts; an image without one
         is skipped as `no_text` too; whole: never decode JPEGs at a reduced size, which is the default with teachers;
-        enlarge: scale smaller images up to the limit."""
+        enlarge: scale smaller images up to the limit; square: bring images to squares, of as many pixels as the limit,
+        for the teachers as for the student."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
         self._reads_text, self._needs_text = reads_text, needs_text
@@ -157,7 +160,7 @@ class ImageReader:
         self._teachers = teachers if teachers is not None and teachers.prepares else None
         self._vectors = vectors
         self._whole = whole or self._teachers is not None
-        self._enlarge = enlarge
+        self._enlarge, self._square = enlarge, square
         self._allowance, self._augment, self._two_crops = allowance or CacheBudget(0), augment, two_crops
         self._kept: dict[tuple[int, int], PatchedImage] = {}
         self._kept_images: dict[int, list[Image.Image]] = {}
@@ -205,10 +208,14 @@ class ImageReader:
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
             return replace(kept)
         files = self._files(row)
-        if not self._whole:  # so that the student's pixels depend on the recipe, never on the cache
+        if (
+            not self._whole and self._square is None
+        ):  # so that the student's pixels depend on the recipe, never on the cache
             fit = partial(self._pixels, row, limit)
             return self._keep(self._patches(row, [decode_to(data, fit, self._max_pixels) for data in files]), limit)
         images = [decode(data, max_pixels=self._max_pixels) for data in files]
+        if self._square is not None:
+            images = [squared(image, self._square) for image in images]
         if kept is None:
             kept = self._patches(row, [resize(image, self._pixels(row, limit, *image.size)) for image in images])
             self._keep(kept, limit)
@@ -240,7 +247,7 @@ class ImageReader:
         """(width, height) of the grid for the actual size of the image, at most the planned number of patches even if
         the size in the index is wrong."""
         if self._enlarge:
-            columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=limit)
+            columns, rows = enlarged(width, height, patch=self.patch, tokens=limit)
             return columns * self.patch, rows * self.patch
         planned = self.patch_counts.planned(row, limit)
         columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
@@ -265,7 +272,7 @@ class ImageReader:
         images = [augment(image, random=np.random.default_rng(rank)) for image in originals]
         planned = self.patch_counts.planned(row, self.patch_counts.limit_of(row, epoch))
         width, height = images[0].size
-        columns, rows = grid(width * _ENLARGE, height * _ENLARGE, patch=self.patch, max_tokens=planned)
+        columns, rows = enlarged(width, height, patch=self.patch, tokens=planned)
         result = self._patches(row, [resize_to_grid(image, columns, rows, self.patch) for image in images])
         result.augmented = True
         return result, images
@@ -302,3 +309,8 @@ class ImageReader:
         if not drawn and self._needs_text:
             raise Reject("no_text", f"row {row}: the sample has none of the texts that its source names")
         return drawn
+
+
+def enlarged(width: int, height: int, *, patch: int, tokens: int) -> tuple[int, int]:
+    """(columns, rows) of patches of an image that is scaled up or down to at most `tokens` of them."""
+    return grid(width * _ENLARGE, height * _ENLARGE, patch=patch, max_tokens=tokens)

@@ -3,12 +3,25 @@ import pytest
 from distill.evaluation.averages import averages
 
 
-def one(side, **models):
-    return {"side": side, "knn": {"models": {name: {"accuracy": value} for name, value in models.items()}}}
+def one(name, side, fit="native", **models):
+    values = {model: {"accuracy": value} for model, value in models.items()}
+    return {"set": name, "side": side, "fit": fit, "knn": {"models": values}}
+
+
+def mean(side, fit, model, value, sets):
+    row = {"side": side, "fit": fit, "task": "knn", "figure": "accuracy", "model": model}
+    return row | {"mean": pytest.approx(value), "sets": sets}
 
 
 def test_each_set_counts_once_and_resolutions_are_apart():
-    found = averages([one(16, a=0.2, b=0.5), one(16, a=0.6), one(32, a=1.0), {"side": 16, "knn": {"models": {}}}])
-    assert found == [
-        {"side": 16, "task": "knn", "figure": "accuracy", "model": "a", "mean": pytest.approx(0.4), "sets": 2}
-    ]
+    sets = [one("x", 16, a=0.2, b=0.5), one("y", 16, a=0.6), one("x", 32, a=1.0), one("z", 16)]
+    assert averages(sets) == [mean(16, "native", "a", 0.4, 2)]
+
+
+def test_the_best_fit_is_that_of_each_set_and_model():
+    sets = [one("x", 16, "crop", a=0.2, b=0.9), one("x", 16, "squash", a=0.4, b=0.1)]
+    assert averages(sets) == [mean(16, "best", "a", 0.4, 1), mean(16, "best", "b", 0.9, 1)]
+    sets += [one("y", 16, "crop", a=0.8), one("y", 16, "squash", a=0.6)]
+    assert averages(sets) == [
+        mean(16, "crop", "a", 0.5, 2), mean(16, "squash", "a", 0.5, 2), mean(16, "best", "a", 0.6, 2),
+    ]  # fmt: skip

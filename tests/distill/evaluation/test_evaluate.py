@@ -40,7 +40,7 @@ def test_class_names_come_from_a_file(tmp_path):
     one = context_of(tmp_path, items)
     found = evaluate_set(colour_extractor(one), held_out_set(one, class_names=str(names), tasks=["zero_shot"])).result
     assert found["zero_shot"]["models"]["words"]["accuracy"] == 1.0
-    assert set(found) == {"name", "url", "side", "counts", "zero_shot"}
+    assert set(found) == {"name", "set", "url", "side", "fit", "counts", "zero_shot"}
 
 
 def test_retrieval_needs_two_distinct_texts(tmp_path, monkeypatch):

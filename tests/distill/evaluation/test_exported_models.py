@@ -63,7 +63,7 @@ def test_a_model_on_any_tars(model, discs, tmp_path):
     (found,) = result["sets"]
     assert found["knn"]["chance"] == found["zero_shot"]["chance"] == pytest.approx(1 / 3)
     assert set(found["zero_shot"]["models"]) == {"toy"}
-    assert set(found["knn"]["models"]) == {"toy", "toy, heads together"}
+    assert set(found["knn"]["models"]) == {"toy", "toy, as plain", "toy, as dense", "toy, heads together"}
     assert found["retrieval"]["pairs"] == 2 * found["retrieval"]["pictures"]
     assert found["retrieval"]["texts"] == found["retrieval"]["pictures"] + 3
     assert found["segmentation"]["models"]["toy"]["mean_iou"] > 0.5

@@ -29,7 +29,15 @@ def page() -> bytes:
         "retrieval": {"models": {}, "why_none": "no texts given"},
     }  # fmt: skip
     drawn = [encoded(disc_image("red", number)[0]) for number in range(2)]
-    mean = {"side": 512, "task": "retrieval", "figure": "R@1, text to image", "model": AFTER, "mean": 0.25, "sets": 2}
+    mean = {
+        "side": 512,
+        "fit": "crop",
+        "task": "retrieval",
+        "figure": "R@1, text to image",
+        "model": AFTER,
+        "mean": 0.25,
+        "sets": 2,
+    }
     result = {"settings": {"k": 20}, "sets": [one, one], "averages": [mean]}
     return render_page("toy", result, [[("image", drawn)], []])
 

@@ -31,6 +31,7 @@ def test_ranks_share_the_images_and_have_the_same_result(values, tmp_path):
     values["teachers"] = [VIT]
     values["student"]["moe"] = {"experts": 2, "active": 1, "hidden": 8}
     values["evaluate"] = {"k": 3, "masks": "alpha", "map_images": 3, "segmentation_epochs": 2}
+    values["evaluate"] |= {"probes": ["ridge", "linear", "attention"], "probe_optimizer": "sgd"}
     values["data"]["sources"][0]["dataset"] = str(write_dataset(tmp_path / "d", coloured_items(40, alpha=True)))
     recipe = parse_recipe(values, "test")
     alone = context(recipe)

@@ -12,8 +12,9 @@ from scipy.special import softmax, xlogy
 
 from curate.codec.images import decode
 from curate.core.errors import InputError, RecipeError
+from curate.encoders import load
 from distill.evaluation.extraction import FeatureExtractor, Vectors
-from distill.evaluation.models import StudentModel
+from distill.evaluation.models import StudentModel, TextSide
 from distill.evaluation.runs import evaluate_run
 from distill.evaluation.show import AFTER, BEFORE, show_evaluation
 from distill.evaluation.tasks.fidelity import PredictionErrors
@@ -22,6 +23,7 @@ from distill.recipe import apply_overrides, parse_recipe
 from distill.samples.batches.loader import collate
 from tests.distill.datasets import drawn_items, write_dataset
 from tests.distill.evaluation.toys import ALONE, VIT, coloured_items, context, context_of, evaluated, held_out_set
+from tests.encoders.test_dino_text import checkpoint
 
 
 def test_a_run_next_to_its_teachers(values):
@@ -31,7 +33,8 @@ def test_a_run_next_to_its_teachers(values):
     knn, probe = own["knn"], own["probe"]
     teachers = {"teacher descriptor", "teacher vit"}
     assert set(probe["models"]) == {BEFORE, AFTER, *teachers}
-    assert set(knn["models"]) == {*probe["models"], f"{AFTER}, heads together"}
+    heads = {f"{AFTER}, as descriptor", f"{AFTER}, as vit", f"{AFTER}, heads together"}
+    assert set(knn["models"]) == {*probe["models"], *heads}
     assert knn["models"]["teacher descriptor"]["accuracy"] > max(knn["chance"], knn["majority"])
     assert knn["chance"] == 0.25
     assert knn["train_images"] + knn["test_images"] + knn["left_out_images"] == 60
@@ -226,3 +229,44 @@ def test_one_readable_image_or_none_gives_a_result_or_a_reason(recipe, tmp_path)
         else:
             assert found["counts"]["skipped"] == {"not_an_image": 1}
             assert "no test image can be read (not_an_image 1)" in found["fidelity"]["why_none"]
+
+
+@pytest.fixture(scope="module")
+def dino_text(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("dino") / "text.pth"
+    torch.save(checkpoint(width=32, hidden=48, text=64), path)
+    return f"curate.encoders.dino_text:DinoText@{path}"
+
+
+def test_dino_txt_is_the_text_side_of_a_head_and_of_its_teacher(values, tmp_path, dino_text):
+    """Both are compared with texts through its blocks; the head's own rows in kNN stay."""
+    values["teachers"] = [VIT]
+    values["evaluate"] = {"tasks": ["knn", "zero_shot"], "text_encoders": {"vit": dino_text}}
+    values["evaluate"]["prompts"] = str(tmp_path / "prompts")
+    (tmp_path / "prompts").write_text("a {}\n")
+    one = context(parse_recipe(values, "test"))
+    student, standardisers = one.new_student(), one.fit_standardisers()
+    found = evaluate_run(one, student, standardisers)[0]["sets"][0]
+    assert set(found["zero_shot"]["models"]) == {f"{AFTER}, as vit (dino.txt)", "teacher vit"}
+    assert set(found["knn"]["models"]) == {BEFORE, AFTER, f"{AFTER}, as vit", "teacher vit"}
+
+    encoder, split = load(dino_text, device="cpu"), held_out_set(one).label_split()
+    side = TextSide(encoder.encode_text, encoder.image_vectors)
+    model = StudentModel(AFTER, student, teachers=["vit"], standardisers=standardisers, sides={"vit": side})
+    rows = sorted({*split.test.tolist(), *split.left_out.tolist()})
+    batch = collate([one.reader.get(row) for row in rows])
+    output = FeatureExtractor([model], one.teachers, one.reader, ALONE).extract(batch).outputs[AFTER]
+    own, lengths = output.predictions["vit"], [rows * columns for rows, columns in batch.grids]
+    images = encoder.image_vectors(own.summary, own.patches, lengths).numpy()
+    assert output.spaces["vit (dino.txt)"] == pytest.approx(images, abs=1e-5)
+    words = encoder.encode_text([f"a {name.replace('-', ' ')}" for name in split.classes])
+    right = (unit(images) @ unit(words).T).argmax(1) == [split.labels[row] for row in rows]
+    assert found["zero_shot"]["models"][f"{AFTER}, as vit (dino.txt)"]["accuracy"] == pytest.approx(right.mean())
+
+
+@pytest.mark.parametrize(("teacher", "has"), [({"encoder": "descriptor"}, "728 and"), (VIT, "32 and none")])
+def test_dino_txt_of_another_model_or_without_patches_is_one_line(values, dino_text, teacher, has):
+    values["teachers"] = [teacher | {"name": "other", "patches": {"weight": 0}}]
+    values["evaluate"] = {"text_encoders": {"other": dino_text}}
+    with pytest.raises(RecipeError, match=f"reads summaries and patches of 32 dimensions, 'other' has {has}"):
+        evaluated(parse_recipe(values, "test"))

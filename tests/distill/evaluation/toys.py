@@ -112,4 +112,13 @@ class Threads:
             self.barrier.wait()
             return parts
 
-        return SimpleNamespace(rank=rank, size=self.size, device=torch.device("cpu"), first=rank == 0, gather=gather)
+        def total(values):
+            return values.copy_(sum(gather(values)))
+
+        def numbers(values):
+            return np.sum(gather(list(values)), axis=0).tolist()
+
+        return SimpleNamespace(
+            rank=rank, size=self.size, device=torch.device("cpu"), first=rank == 0, gather=gather, sum=total,
+            numbers=numbers,
+        )  # fmt: skip

@@ -9,10 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from curate.core.errors import RecipeError
 from curate.encoders.student.tokenizer import Tokenizer
 from distill.commands.train import train
 from distill.context import StageContext
-from distill.objectives.kernels.contrastive import same
+from distill.objectives.kernels.contrastive import numbered, same
 from distill.objectives.outputs import Outputs
 from distill.objectives.terms import relational, terms_of
 from distill.parallel import World
@@ -131,6 +132,55 @@ def test_a_student_learns_from_two_texts_per_image_and_resumes(recipe, tmp_path)
     assert lines["resumed"] == lines["whole"] and len(lines["whole"]) == 6
 
 
+@pytest.fixture
+def distilled(recipe, tmp_path) -> Recipe:
+    """A recipe without any other objective than the divergence from a teacher of images and texts."""
+    values = paired(recipe, tmp_path).model_dump(mode="json")
+    unused = {"summary": {"weight": 0}, "patches": {"weight": 0}, "registers": {"weight": 0}}
+    values["teachers"] = [{"encoder": "tiny", "name": "pairs", "standardise": "none", **unused}]
+    values["objectives"] = [{"objective": "distill.objectives.kl:Kl", "teacher": "pairs", "temperature": 0.2}]
+    values["contrastive"], values["data"]["augment"] = None, None
+    return parse_recipe(values, "test")
+
+
+def test_a_student_learns_the_distributions_of_a_teacher(distilled):
+    values = distilled.model_dump(mode="json")
+    values["train"] |= {"steps": 20, "learning_rate": 5e-3, "warmup_steps": 3}
+    values["run"] |= {"checkpoint_every": 100, "micro_sequences": 2}
+    values["evaluate"] |= {"tasks": []}
+    run = train(parse_recipe(values, "test"), Console(quiet=True))
+    lines = [json.loads(line) for line in run.metrics.read_text().splitlines()]
+    assert lines[-1]["pairs/kl"] < 0.6 * lines[0]["pairs/kl"]
+    assert lines[0]["loss"] == pytest.approx(lines[0]["pairs/kl"])
+
+
+def test_the_teacher_reads_images_and_texts_as_they_are_and_each_text_once(distilled, monkeypatch):
+    context = tokenized(distilled)
+    encoder = context.teachers.encoders["pairs"]
+    images = [context.reader.get(row, 0) for row in range(12)]
+    seen, encode_text = list[str](), encoder.encode_text
+    monkeypatch.setattr(encoder, "encode_text", lambda texts: seen.extend(texts) or encode_text(texts))
+    micros = [context.micro_batch(batch) for batch in (images, images[:3], [])]
+    texts = [text for image in micros[0].batch.images for text in (image.text, image.second_text or image.text)]
+    assert sorted(seen) == sorted(set(texts))
+    spaces = context.spaces(context.fit_standardisers())
+    for micro, count in zip(micros, (12, 3, 0), strict=True):
+        pictures, vectors = Outputs.of(context.new_student(), micro, spaces).pair_vectors("pairs")
+        assert torch.equal(pictures, micro.targets["pairs"].summary) and pictures.shape == (count, encoder.dim)
+        assert vectors.shape == (count, 2, encoder.dim)
+    _, vectors = Outputs.of(context.new_student(), micros[0], spaces).pair_vectors("pairs")
+    assert torch.allclose(vectors.flatten(0, 1), torch.from_numpy(encode_text(texts)), atol=1e-5)
+
+
+def test_a_teacher_without_a_text_tower_is_one_line(distilled):
+    values = distilled.model_dump(mode="json")
+    values["teachers"][0]["encoder"] = "descriptor"
+    with pytest.raises(
+        RecipeError, match="teachers: 'pairs': encoder: 'descriptor' has no text tower; use an image-te"
+    ):
+        tokenized(parse_recipe(values, "test"))
+
+
 def test_names_that_no_sample_has_are_printed_before_training(recipe, tmp_path):
     values = paired(recipe, tmp_path, texts={"txt": 1, "tag": 1}, text_pair=None).model_dump(mode="json")
     values["train"] |= {"steps": 1, "warmup_steps": 0}
@@ -149,6 +199,6 @@ def test_groups_contain_equal_texts_and_duplicate_sets(recipe):
     groups = context.groups(batch, context.text_tokens(batch))
     labels = [mixture.strings("label")[image.row] for image in batch.images]
     sets = [mixture.strings("duplicate_set")[image.row] for image in batch.images]
-    for i, row in enumerate(same(groups).tolist()):
+    for i, row in enumerate(same(numbered(groups), numbered(groups)).tolist()):
         assert row == [i != j and (labels[i] == labels[j] or sets[i] == sets[j]) for j in range(10)]
     assert torch.equal(groups, context.groups(batch, context.text_tokens(batch)))

@@ -222,7 +222,7 @@ def test_an_evaluated_clip_has_the_means_of_its_frames(clips):
         teachers=names,
         standardisers=trainer.standardisers,
         poolers=poolers,
-        texts={"": lambda _: 0},
+        tower=lambda _: 0,
     )
     image = context.reader.get(3)
     whole, parts = model(collate([image]), {}), [model(collate([one]), {}) for one in image.pictures()]

@@ -147,12 +147,13 @@ def test_the_fingerprint_has_the_digest_of_the_weights_and_not_their_place(befor
     save_file({"a": torch.ones(2)}, second)
     assert of_first != fingerprint(weights=str(second))
     assert fingerprint(weights=str(before)) == fingerprint(weights=str(before)) != fingerprint()
+    with pytest.raises(InputError, match=r"init_from: .*nowhere/run. is not a run, an export or a file; give one, or"):
+        fingerprint(weights="nowhere/run")
 
 
 @pytest.mark.parametrize(
     ("init", "message"),
     [
-        ({"weights": "nowhere/run"}, "init_from: 'nowhere/run' is not a run, an export or a file; give one"),
         ({"weights": "{place}/pickled.pt"}, "pickled.pt is a pickle that may run code; save its weights as"),
         ({"weights": "timm:vit_tiny_patch16_224@{place}/pickled.pt"}, "is a pickle that may run code"),
         ({"weights": "{place}/torn.safetensors"}, "init_from: cannot read .*torn.safetensors"),

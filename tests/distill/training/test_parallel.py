@@ -40,8 +40,8 @@ PATCHES = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=3
 
 
 def everything(dataset: str, run: str) -> dict[str, Any]:
-    """Recipe with experts, relations of both kinds, contrastive loss, an objective with own heads, moving average
-    and gradient clipping."""
+    """Recipe with experts, relations of both kinds, contrastive loss, divergence from a teacher of pairs, an objective
+    with own heads and a dense loss, moving average and gradient clipping."""
     values = recipe_values(dataset, run)
     values["data"]["sources"][0]["texts"] = {"txt": 1}
     moe = {"experts": 4, "active": 2, "hidden": 8, "balance_rate": 0.01, "shared": 2, "shared_active": 1}
@@ -52,8 +52,10 @@ def everything(dataset: str, run: str) -> dict[str, Any]:
          "summary": {"loss": "smooth_l1"}}
         for name, kind in (("one", "arkd"), ("two", "rkd"))
     ]  # fmt: skip
+    values["teachers"] += [{"encoder": "tests.distill.objectives.toys:Pairs", "name": "pairs", "standardise": "scale"}]
     values["contrastive"] = {"weight": 0.5}
-    values["objectives"] = [{"objective": "tests.distill.objectives.toys:Colours", "weight": 2}]
+    kl = {"objective": "distill.objectives.kl:Kl", "teacher": "pairs", "teacher_scale": 20, "weight": 0.7}
+    values["objectives"] = [{"objective": "tests.distill.objectives.toys:Colours", "weight": 2}, kl]
     values["train"] |= {"precision": "float64", "epsilon": 1e-6, "ema": 0.9, "clip_norm": 3.0, "steps": 4}
     return values
 
@@ -229,7 +231,7 @@ def test_micro_batches_equal_the_whole_batch(texts, alone, tmp_path):
     parts = take_steps(values, ALONE, routing=[step["routing"] for step in alone["steps"]])
     for one, two in zip(alone["steps"], parts["steps"], strict=True):
         assert two["sums"] == pytest.approx(one["sums"], rel=1e-10)
-        logged = {"one/relations", "two/relations", "contrastive", "colours", "colours/patches", "expert_load"}
+        logged = {"one/relations", "two/relations", "contrastive", "pairs/kl", "colours", "colours/patches"}
         assert logged < set(one["sums"])
         for name, grad in one["grads"].items():
             assert torch.allclose(two["grads"][name], grad, rtol=1e-9, atol=1e-13), name

@@ -21,6 +21,7 @@ from curate.core.vectors import from_binary
 from curate.encoders import spec as specs
 from curate.engine.run import run
 from curate.image.embed import Embed
+from curate.text.embed import Embed as TextEmbed
 from tests.codec.make_images import encoded
 from tests.distill.exports import TEXTS, save_distill
 from tests.encoders.models import blob_image
@@ -42,6 +43,7 @@ def _pipeline(images: Path, encoder: str) -> Pipeline:
     made.add("text", resolve("text.clean")(), "pool")
     made.add("embed", Embed(encoder=encoder, device="cpu", batch_size=3), "text")
     made.add("scores", Similarity(encoder=encoder, device="cpu"), ["text", "embed"])
+    made.add("texts", TextEmbed(encoder=encoder, device="cpu"), "text")
     return made
 
 
@@ -68,13 +70,16 @@ def test_both_engines_store_the_models_vectors_and_similarities(folder: Path, tm
     rows = 0
     for shard in read_shards(storage, bases["pool"]):
         names = storage.read_table(shard.table, columns=["source_id"])["source_id"].to_pylist()
-        embedded, scored = (facts_of(storage, op, shard.id) for op in ("image.embed", "align.similarity"))
+        ops = ("image.embed", "align.similarity", "text.embed")
+        embedded, scored, told = (facts_of(storage, op, shard.id) for op in ops)
         vectors = from_binary(embedded["embedding"])
         prepared = [encoder.prepare(decode((images / name).read_bytes())) for name in names]
         direct = encoder.encode(prepared, patches=False).summary
         direct /= np.linalg.norm(direct, axis=1, keepdims=True)
         assert np.allclose(vectors, direct, atol=2e-3)
         texts = encoder.encode_text([(images / name).with_suffix(".txt").read_text() for name in names])
+        found = from_binary(told["text_embedding"].combine_chunks().flatten())
+        assert np.allclose(found, texts / np.linalg.norm(texts, axis=1, keepdims=True), atol=2e-3)
         cosines = (direct * texts).sum(1) / np.linalg.norm(texts, axis=1)
         assert np.allclose([value for [value] in scored["similarity"].to_pylist()], cosines, atol=5e-3)
         rows += len(names)

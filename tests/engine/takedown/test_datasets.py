@@ -13,9 +13,12 @@ import pytest
 from curate.core.hashing import digest
 from curate.core.nouns.manifest import Manifest
 from curate.core.store.storage import Storage
+from curate.engine.takedown.bytes import mark_of
 from curate.engine.takedown.datasets import without
+from curate.engine.takedown.find import _in_datasets, _marks_of_datasets
 from distill.samples.sources.dataset import open_dataset
 from distill.samples.sources.members import MemberReader
+from tests.distill.clips import clip, write_clips
 from tests.distill.datasets import drawn_items, write_dataset
 
 ITEMS = drawn_items(25)
@@ -69,3 +72,15 @@ def test_the_rest_is_as_it_was(storage: Storage, gone: list[int]) -> None:
     for row, line in enumerate(table.to_pylist()):
         assert members.read(row) == kept[f"{line['name']}.png"]
         assert members.member(row, "txt") == kept.get(f"{line['name']}.txt")
+
+
+def test_a_clip_is_known_by_the_frame_in_its_middle(tmp_path: Path) -> None:
+    """Between frames lie headers of the tar, which no other copy of them has."""
+    frames = clip(1, 5)
+    folder = write_clips(tmp_path / "datasets/clips/one", [frames], with_mp4=True)
+    (folder / "manifest.json").unlink()
+    storage = Storage(str(tmp_path))
+    Manifest("dataset", "pack.webdataset", 2, "one", {"name": "clips"}, rows=1).commit(storage, "datasets/clips/one")
+    [key] = pq.read_table(folder / "index.parquet")["key"].to_pylist()
+    found = list(_in_datasets(storage, [key]))
+    assert list(_marks_of_datasets(storage, found)) == [(key, mark_of(frames[2])), (key, mark_of(b"not decoded" * 99))]

@@ -1,0 +1,43 @@
+"""The student of each checkpoint of a run, as curves: low resolution through a stage of higher ones (AMoE, Fig. 2)."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from curate.core.errors import RecipeError
+from distill.commands.evaluate import evaluate
+from distill.commands.train import train
+from distill.evaluation.show import AFTER
+from distill.recipe import parse_recipe
+
+QUIET = Console(quiet=True)
+
+
+def test_each_checkpoint_has_its_accuracies_at_a_low_resolution(values, monkeypatch):
+    larger = [values["data"]["sources"][0] | {"max_tokens": 16}]
+    values["train"] |= {"steps": 2, "learning_rate": 0.01}
+    values["stages"] = [{}, {"data": {"sources": larger}}]
+    values["run"] |= {"checkpoint_every": 1, "keep_checkpoints": 9}
+    values["evaluate"] = {"k": 3, "tasks": ["knn"], "sizes": [16]}
+    run = train(parse_recipe(values, "test"), QUIET)
+    console = Console(record=True, width=200, file=io.StringIO())
+    found = evaluate(str(run.path), [], console, checkpoints=True)["steps"]
+    assert list(found) == ["1", "2", "3", "4"]
+    rows = {AFTER, f"{AFTER}, as descriptor"}
+    for held in found.values():
+        (one,) = held["sets"]
+        assert one["name"] == "held-out, 16 px" and set(one["knn"]["models"]) == rows
+    (whole,) = evaluate(str(run.path), [], QUIET)["sets"]
+    assert found["4"]["sets"][0]["knn"]["models"] == {name: whole["knn"]["models"][name] for name in rows}
+    text = console.export_text()
+    assert "held-out, 16 px: k nearest neighbours, accuracy" in text and "as descriptor" in text
+
+    monkeypatch.setattr("distill.commands.evaluate._opened", lambda *_: pytest.fail("computed again"))
+    assert evaluate(str(run.path), [], QUIET, checkpoints=True)["steps"] == found
+
+
+def test_checkpoints_of_a_model_are_one_line(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RecipeError, match=r"--checkpoints: .* is a model, or --to is given; it applies to a run"):
+        evaluate(str(tmp_path), [], QUIET, checkpoints=True)
