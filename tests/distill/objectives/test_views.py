@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
-from torch.nn.functional import cosine_similarity, normalize
+from torch.nn.functional import cosine_similarity
 
 import distill
 from curate.core.errors import RecipeError
@@ -20,7 +20,6 @@ from distill.commands.evaluate import evaluate
 from distill.commands.train import train
 from distill.context import StageContext
 from distill.export import export
-from distill.objectives.kernels.contrastive import simclr_loss
 from distill.objectives.kernels.decoder import normalised
 from distill.objectives.outputs import Outputs
 from distill.objectives.terms import terms_of
@@ -170,18 +169,6 @@ def test_denoising_restores_a_summary_without_a_gradient_into_the_target(values)
         own.data.zero_()  # what is restored no longer depends on the summary
     flat = denoising.terms(outputs)["denoising"].losses.sum()
     assert not torch.autograd.grad(flat, summary, retain_graph=True)[0].any()
-
-
-def test_simclr_is_the_mean_over_both_views():
-    x = torch.randn(2, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    views = normalize(torch.cat([x[0], x[1]]), dim=-1)
-    expected = []
-    for own in range(10):
-        scores = views @ views[own] / 0.1
-        others = torch.cat([scores[:own], scores[own + 1 :]])
-        expected.append(others.logsumexp(0) - scores[(own + 5) % 10])
-    assert torch.allclose(simclr_loss(x[0], x[1], 0.1), torch.stack(expected).mean(), atol=1e-12)
-    assert simclr_loss(x[0, :0], x[1, :0], 0.1) == 0
 
 
 def test_two_views_are_two_crops_of_images_and_two_frames_of_clips(values, clips):

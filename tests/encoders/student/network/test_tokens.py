@@ -18,7 +18,17 @@ from tests.encoders.student.network.test_student import GRIDS, drawn_images
 
 PREFIX, WIDTH = 3, 5
 SIZES = {"patch": 4, "width": 16, "depth": 3, "heads": 2, "registers": 2}
-OPTIONS = [{"keep": 0.5}, {"merge": 1}, {"merge": 1, "keep": 0.7, "keep_layers": [2]}]
+PE = {
+    "norm": "layer", "mlp": "gelu", "bias": True, "qk_norm": False, "pre_norm": True, "layer_scale": 0.5,
+    "positions": "absolute + axial", "position_grid": 3, "pool": "attention", "pool_heads": 2,
+}  # fmt: skip
+OPTIONS = [
+    {"keep": 0.5},
+    {"merge": 1},
+    {"merge": 1, "keep": 0.7, "keep_layers": [2]},
+    PE | {"merge": 1},
+    PE | {"keep": 0.6, "positions": "absolute", "pool": "mean"},
+]
 
 
 def student_of(**options):
@@ -160,9 +170,10 @@ def test_a_bias_counts_a_token_as_several_equal_ones():
     assert torch.allclose(found, expected[[0, 1, 2, 4, 5]], atol=1e-12)
 
 
-def test_a_subset_of_patches_is_the_image_at_their_places():
+@pytest.mark.parametrize("options", [{}, PE, PE | {"positions": "absolute"}], ids=["amoe", "pe", "absolute"])
+def test_a_subset_of_patches_is_the_image_at_their_places(options):
     """As if the others did not exist: all of them equal the whole image, and their order does not matter."""
-    student, images = student_of(), drawn_images()
+    student, images = student_of(**options), drawn_images()
     rng = np.random.default_rng(0)
     places = [np.sort(rng.permutation(len(image))[: max(1, len(image) // 2)]) for image in images]
     packed = student(torch.cat([image[own] for image, own in zip(images, places, strict=True)]), GRIDS, places)
