@@ -44,6 +44,8 @@ class MicroBatch:
     """(B,): a uniform number of each sample, drawn again in each epoch, for random choices."""
     views: Sequence[View] = (WHOLE,)
     """What passes the model."""
+    teacher_texts: Mapping[str, Tensor] = field(default_factory=dict)
+    """(B, E), or (B, T, E) of T texts per image, by the label of the teacher whose text tower computed them."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,6 @@ class Seen:
     def samples(self) -> Tensor:
         """(V,): which samples have this view."""
         return torch.from_numpy(self.drawn.samples).to(self.output.summary.device)
-    teacher_texts: Mapping[str, Tensor] = field(default_factory=dict)
-    """(B, E), or (B, T, E) of T texts per image, by the label of the teacher whose text tower computed them."""
 
 
 @dataclass(frozen=True)
@@ -195,6 +195,7 @@ class Outputs:
         """(B, width): standard normal numbers, drawn for each sample."""
         rows = [np.random.default_rng(int(rank)).standard_normal(width) for rank in self.micro.draws]
         return torch.from_numpy(np.array(rows).reshape(-1, width))
+
     def pair_vectors(self, teacher: str) -> tuple[Tensor, Tensor]:
         """A teacher's vectors of images (B, E) and of texts (B, E) or (B, T, E), as its towers give them."""
         like = self.student.backbone.prefix
