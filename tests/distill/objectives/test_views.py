@@ -13,10 +13,13 @@ import torch
 from rich.console import Console
 from torch.nn.functional import cosine_similarity, normalize
 
+import distill
 from curate.core.errors import RecipeError
+from curate.encoders import load as load_encoder
 from distill.commands.evaluate import evaluate
 from distill.commands.train import train
 from distill.context import StageContext
+from distill.export import export
 from distill.objectives.kernels.contrastive import simclr_loss
 from distill.objectives.kernels.decoder import normalised
 from distill.objectives.outputs import Outputs
@@ -243,6 +246,11 @@ def test_a_run_resumes_to_the_bit_and_can_be_evaluated(values, tmp_path, name):
     assert [line["loss"] for line in lines[0]] == [line["loss"] for line in lines[1]]
     scores = [evaluate(str(run.path), sets, QUIET)["sets"][0]["knn"] for sets in ([], ["evaluate.merge=3"])]
     assert scores[0]["models"].keys() == scores[1]["models"].keys()
+    folder = export(run.path, tmp_path / "model")
+    output = distill.load(folder)([np.full((24, 32, 3), 9, np.uint8)])
+    features = load_encoder(f"distill:{folder}").encode([np.full((24, 32, 3), 9, np.uint8)])
+    assert output.summary.shape == (1, 16) and np.allclose(features.summary, output.summary.detach(), atol=1e-5)
+    assert bool(output.patches) == (features.patches is not None) == (name == "views")
 
 
 def test_a_student_of_tubelets_trains_on_clips_and_images(clips, tmp_path):
