@@ -78,7 +78,8 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
         tower = text_encoder(model.student, model.tokenizer, recipe.student.text.context)
     student = StudentModel(
         model.config.name, _as_evaluated(model.student, settings), teachers=model.teachers,
-        standardisers=model.standardisers, poolers=model.poolers, sides=_named_sides(dims, settings, world), tower=tower,
+        standardisers=model.standardisers, poolers=model.poolers, sides=_named_sides(dims, settings, world),
+        tower=tower,
     )  # fmt: skip
     whole = model.config.preprocessing.decoding == "whole"
     evaluations = _other_sets(recipe, [student], None, world, whole=whole)
