@@ -34,6 +34,7 @@ from distill.parallel import World
 
 LOSSES = ("softmax", "sigmoid", "kl", "simclr", "arkd", "rkd")
 RANKS_PAIRS, MIB = 2048, 2**20
+Loss = Callable[[str, "Batch"], Tensor]
 _MMAP_THRESHOLD = -3
 """glibc's M_MMAP_THRESHOLD."""
 
@@ -119,30 +120,46 @@ def _resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def cost(loss: Callable[[str, Batch], Tensor], name: str, batch: Batch, device: torch.device) -> tuple[float, float]:
-    """Seconds (on a CPU those of one core) and MiB of a forward and backward pass; the gradients of the vectors count
-    as memory."""
+def cost(loss: Loss, name: str, batch: Batch, device: torch.device) -> float:
+    """Seconds of a forward and backward pass, on a CPU those of one core."""
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
     batch.clear()
+    began = clock()
+    loss(name, batch).backward()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return clock() - began
+
+
+def memory(loss: Loss, name: str, batch: Batch, device: torch.device) -> float:
+    """MiB of a forward and backward pass above the vectors; their gradients count. Each tensor of more than 1 MiB then
+    leaves the process when it is freed, which costs time."""
+    batch.clear()
+    allocator = ctypes.CDLL(None)
+    allocator.mallopt(_MMAP_THRESHOLD, MIB)
     with Peak(device) as peak:
-        clock = time.perf_counter if device.type == "cuda" else time.process_time
-        began = clock()
         loss(name, batch).backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        took = clock() - began
-    return took, peak.mib
+    allocator.mallopt(_MMAP_THRESHOLD, 32 * MIB)
+    return peak.mib
 
 
 def against_dense(name: str, batch: Batch, rounds: int, device: torch.device) -> None:
-    found: dict[str, list[tuple[float, float]]] = {"tiles": [], "dense": []}
+    kinds: dict[str, Loss] = {"tiles": tiled, "dense": dense}
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(rounds):
-        for kind, loss in (("tiles", tiled), ("dense", dense)):
+        for kind, loss in kinds.items():
             found[kind].append(cost(loss, name, batch, device))
-    for kind, costs in found.items():
-        took, memory = (statistics.median(each) for each in zip(*costs, strict=True))
-        line(f"{name}: {kind}", f"{took:.2f} s", f"+{memory:,.0f} MiB, {rounds} rounds, {load()}")
-    ratios = [one[0] / other[0] for one, other in zip(*found.values(), strict=True)]
+    for kind, loss in kinds.items():
+        note = f"+{memory(loss, name, batch, device):,.0f} MiB, {rounds} rounds, {load()}"
+        line(f"{name}: {kind}", f"{statistics.median(found[kind]):.2f} s", note)
+    ratios = [one / other for one, other in zip(*found.values(), strict=True)]
     line(f"{name}: tiles over dense", f"{statistics.median(ratios):.2f}x", f"{min(ratios):.2f} to {max(ratios):.2f}")
+
+
+def by_tiles(name: str, batch: Batch, rounds: int, device: torch.device) -> None:
+    peak = memory(tiled, name, batch, device)  # on a GPU the first call also loads kernels
+    took = statistics.median(cost(tiled, name, batch, device) for _ in range(rounds))
+    line(f"{name}: tiles", f"{took:.2f} s", f"+{peak:,.0f} MiB, {peak / 1024:.2f} GiB")
 
 
 def _rank(rank: int, name: str, width: int, folder: str) -> None:
@@ -187,7 +204,6 @@ def main() -> None:
     given = parser.parse_args() if __name__ == "__main__" else parser.parse_args([])
     device, names = torch.device(given.device), given.losses.split(",")
     torch.set_num_threads(1)
-    ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, 16 * MIB)  # vectors leave the process when they are freed
     batch = Batch(given.pairs, given.width, device)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else machine()
     line(where, f"torch {torch.__version__}", f"{given.pairs:,} pairs x {given.width}, float32")
@@ -195,11 +211,7 @@ def main() -> None:
         if name in ("softmax", "sigmoid") and device.type == "cpu":
             against_dense(name, batch, given.rounds, device)
             continue
-        if device.type == "cuda":  # the first call loads kernels
-            cost(tiled, name, batch, device)
-        costs = [cost(tiled, name, batch, device) for _ in range(given.rounds)]
-        took, memory = (statistics.median(each) for each in zip(*costs, strict=True))
-        line(f"{name}: tiles", f"{took:.2f} s", f"+{memory:,.0f} MiB, {memory / 1024:.2f} GiB")
+        by_tiles(name, batch, given.rounds, device)
     if device.type == "cpu":
         two_ranks(names, given.width)
 

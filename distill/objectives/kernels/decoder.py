@@ -24,7 +24,7 @@ class Decoder(nn.Module):
     def __init__(self, student: StudentConfig, depth: int, width: int, heads: int) -> None:
         super().__init__()
         sizes = {"depth": depth, "width": width, "heads": heads, "head_dim": None, "moe": None}
-        rotary = {"positions": "axial" if student.axial else "golden"}  # whatever the student has, masks need places
+        rotary = {"positions": "axial" if student.axial else "golden"}  # also if the student has neither
         self.config = student.model_copy(update=sizes | rotary)
         self.embed = nn.Linear(student.width, width)
         self.mask = nn.Parameter(torch.empty(width))
