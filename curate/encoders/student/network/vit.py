@@ -258,8 +258,12 @@ class VisionTransformer(nn.Module):
             return pooled
         lengths = torch.tensor(tokens.patches, dtype=torch.int64, device=x_NC.device)
         image = torch.arange(len(lengths), device=x_NC.device).repeat_interleave(lengths, output_size=len(patches_NC))
+        sizes = lengths[:, None].to(x_NC)
+        if tokens.sizes is not None:  # a mean over patches, whatever they are merged into
+            own = Layout(tokens.patches, tokens.prefix, x_NC.device).split(tokens.sizes[:, None].to(x_NC))[1]
+            patches_NC, sizes = patches_NC * own, sizes.new_zeros(sizes.shape).index_add(0, image, own)
         sums = patches_NC.new_zeros(len(lengths), patches_NC.shape[-1]).index_add(0, image, patches_NC)
-        return sums / lengths[:, None].to(sums)
+        return sums / sizes.to(sums)
 
     def moes(self) -> list[Moe]:
         """The mixtures of experts, from the first block to the last."""

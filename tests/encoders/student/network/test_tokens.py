@@ -201,6 +201,18 @@ def test_masked_patches_have_the_given_embedding():
     assert student.objectives["own"].mask.grad.any()
 
 
+def test_a_mean_over_merged_tokens_is_that_over_their_patches():
+    images, summaries = torch.cat(drawn_images()), []
+    for merge in (0, 1):
+        student = student_of(pool="mean", merge=merge)
+        student.backbone.norm = torch.nn.Identity()
+        for block in student.backbone.blocks:  # which then change nothing but the number of tokens
+            block.attention.out.weight.data.zero_()
+            block.mlp.down.weight.data.zero_()
+        summaries.append(student(images, GRIDS).summary)
+    assert torch.allclose(*summaries, atol=1e-12)
+
+
 def clips_of(student, frames):
     """Outputs of clips with these numbers of frames of 2 x 3 patches, packed, and their frames."""
     generator = torch.Generator().manual_seed(2)
