@@ -26,6 +26,8 @@ class Needs:
     """The text drawn for an image; images without any are skipped."""
     text_tower: bool = False
     """The student's text tower (`student.text`)."""
+    columns: frozenset[str] = frozenset()
+    """Columns of the samples: members of the tar, and columns or fields of their JSON."""
     features: Mapping[str, frozenset[Kind]] = field(default_factory=dict)
     """Kinds of features of teachers, by label: the teacher computes them, the student's head predicts them."""
 
@@ -36,7 +38,8 @@ class Needs:
         for needs in every:
             for label, kinds in needs.features.items():
                 features[label] = features.get(label, frozenset()) | kinds
-        return cls(any(one.text for one in every), any(one.text_tower for one in every), features)
+        columns = frozenset[str]().union(*(one.columns for one in every))
+        return cls(any(one.text for one in every), any(one.text_tower for one in every), columns, features)
 
 
 class Term(NamedTuple):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from distill.objectives.base import Kind
     from distill.recipe import Recipe
     from distill.samples.batches.loader import Batch
+    from distill.samples.classes import ClassIndex
 
 Pooler = Callable[[Tensor, Sequence[int]], Tensor]
 """(patches of all images (N, P), patches per image) -> summaries (B, D); see `Teachers.poolers`."""
@@ -35,6 +36,8 @@ class MicroBatch:
     """Tokens (B, L) of the images' texts, or (B, T, L) of T texts per image."""
     groups: Tensor | None = None
     """(B, T + 1): an image and a text whose samples share a number are not negatives of each other, see `same`."""
+    classes: Mapping[str, ClassIndex] = field(default_factory=dict)
+    """By the label of their objective."""
 
 
 @dataclass(frozen=True)

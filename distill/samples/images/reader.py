@@ -8,7 +8,7 @@ lose hits. If images are augmented, the cache holds the original image.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -59,6 +59,8 @@ class PatchedImage:
     """The text drawn for it; None if its source names no texts, or if the sample has none of them."""
     second_text: str | None = None
     """The other text of its source's `text_pair`."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """What objectives read of its columns, by name."""
     augmented: bool = False
     """Augmented at random, so that the teachers' features for it must not be reused."""
     frames: int = 1
@@ -130,16 +132,17 @@ class ImageReader:
         augment: Augment | None = None,
         reads_text: bool = True,
         needs_text: bool = False,
+        columns: Collection[str] = (),
         whole: bool = False,
         enlarge: bool = False,
     ) -> None:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; reads_text: read texts if a source names them; needs_text: skip an image
-        without text as `no_text`; whole: never decode JPEGs at a reduced size, which is the default with teachers;
-        enlarge: scale smaller images up to the limit."""
+        without text as `no_text`; columns: to read; whole: never decode JPEGs at a reduced size, which is the
+        default with teachers; enlarge: scale smaller images up to the limit."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
-        self._reads_text, self._needs_text = reads_text, needs_text
+        self._reads_text, self._needs_text, self._columns = reads_text, needs_text, columns
         self._mixture, draws = mixture, Draws(mixture, seed)
         self.members = MemberReader(mixture, share=share, open_tars=open_tars)
         self._read, self._draws = read or self.members.read, draws
@@ -163,6 +166,7 @@ class ImageReader:
         """An image as drawn in an epoch of its source; without an epoch, at the largest limit and not augmented."""
         try:
             texts = self._texts(row, epoch)
+            columns = self.texts.columns(row, self._columns) if self._columns else {}
             if self._augment is None or epoch is None:
                 image = self._plain(row, self.patch_counts.limit_of(row, epoch))
             else:
@@ -174,6 +178,7 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
+        image.columns = columns
         if image.frames > 1:
             image.pair = _pair(int(self._draws.ranks(PAIR, row, epoch or 0)[0]), image.frames)
         return image
