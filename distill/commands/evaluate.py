@@ -83,9 +83,10 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, conso
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         check_shared(run, world)
         tokenizer = Tokenizer.of_run(run.path / TOKENIZER)
-        context = StageContext.of(recipe.staged()[-1], mixtures[-1], world, tokenizer=tokenizer)
         saved = world.from_first(lambda: last_checkpoint(run, fingerprint))
         assert saved is not None
+        stage = int(saved.values["stage"])
+        context = StageContext.of(recipe.staged()[stage], mixtures[stage], world, tokenizer=tokenizer)
         student = context.new_student()
         saved.fill(student)
         key = evaluation_digest(recipe, fingerprint, saved.values["step"])
@@ -99,8 +100,10 @@ def evaluate_student(
 
     key: digest of the settings and weights (`evaluation_digest`)."""
     from distill.evaluation.runs import evaluate_run
+    from distill.evaluation.validation import curves
+    from distill.training.progress import read_lines
 
-    result, page = evaluate_run(context, student, standardisers)
+    result, page = evaluate_run(context, student, standardisers, curves(read_lines(run)))
     result = {"digest": key, **result}
     if context.world.first:
         run.storage.publish_bytes(PAGE, page)

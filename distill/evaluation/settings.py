@@ -230,7 +230,7 @@ def evaluation_digest(recipe: Recipe, fingerprint: str, step: int) -> str:
             "judges": VERSION,
             "fingerprint": fingerprint,
             "step": step,
-            "evaluate": settings.model_dump(mode="json"),
+            "evaluate": settings.model_dump(mode="json", exclude={"every", "every_images"}),
             "others": [open_sources(item).fingerprint for item in settings.datasets],
             "files": [read(path) for read, path in _readers(settings)],
             "text_encoders": {name: identity(spec) for name, spec in settings.text_encoders.items()},

@@ -32,6 +32,11 @@ class EvaluationDataset(Section):
 class EvaluateRecipe(Section):
     tasks: list[Task] = list(TASKS)
     """Tasks to run, if the data have what they need."""
+    every: Annotated[int, Field(ge=0)] = 0
+    """Steps of training between two validations of the student: those of `tasks` that are kNN or zero-shot, as curves
+    in the metrics; 0: only after training. They change neither training nor its fingerprint."""
+    every_images: Annotated[int, Field(ge=1)] = 1000
+    """Most test images, and most training images of kNN, of a validation."""
     datasets: list[EvaluationDataset] = []
     """Datasets to evaluate on, in addition to the images that the run held out."""
     sizes: list[Annotated[int, Field(ge=1)]] = []

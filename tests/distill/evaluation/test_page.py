@@ -31,7 +31,7 @@ def page() -> bytes:
     drawn = [encoded(disc_image("red", number)[0]) for number in range(2)]
     mean = {"side": 512, "task": "retrieval", "figure": "R@1, text to image", "model": AFTER, "mean": 0.25, "sets": 2}
     result = {"settings": {"k": 20}, "sets": [one, one], "averages": [mean]}
-    return render_page("toy", result, [[("image", drawn)], []])
+    return render_page("toy", result, [[("image", drawn)], []], {"held-out/knn": [(10, 0.2), (20, 0.5)]})
 
 
 def test_the_best_and_worst_classes_are_shown(page):
