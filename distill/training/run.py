@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from curate.core.errors import CurateError, InputError, RecipeError, StorageError
-from curate.encoders.student.config import StudentConfig
+from curate.core.errors import CurateError, InputError, StorageError
 from curate.encoders.student.model_folder import TOKENIZER
 from curate.encoders.student.tokenizer import Tokenizer
 from distill.context import StageContext
@@ -38,6 +37,7 @@ from distill.training.checkpoint_writer import CheckpointWriter
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import CLASSES, RunFolder
+from distill.training.stages import check_stages, weights_of
 from distill.training.steps import record_stage
 from distill.training.throughput import measured_peak
 from distill.training.trackers import TENSORBOARD, Tracked, opened
@@ -107,7 +107,7 @@ class TrainingRun:
         """A stage with other weights or other frozen ones starts as if it resumed, from the checkpoint of the stage
         before, so that a restart at the boundary gives the same bits."""
         context = self._context(number, self.trainer.context)
-        if _weights(self.trainer.context.recipe) == _weights(context.recipe):
+        if weights_of(self.trainer.context.recipe) == weights_of(context.recipe):
             self.trainer.start_stage(context, number, self.schedules[number])
             return
         examples = self.trainer.examples
@@ -289,50 +289,6 @@ class TrainingRun:
 
 def _silent(line: str) -> None:
     """What ranks other than the first print."""
-
-
-def _weights(stage: Recipe) -> dict[str, Any]:
-    """What decides which weights a stage has, and which of them it trains in which groups."""
-    objectives = [(item.label, type(item), item.model_dump(exclude={"weight"})) for item in stage.every_objective]
-    return {"text": stage.student.text, "objectives": objectives} | {
-        name: getattr(stage.train, name) for name in ("rates", "layer_decay")
-    }
-
-
-def check_stages(stages: Sequence[Recipe]) -> None:
-    """RecipeError if a later stage changes a setting of the optimiser, the standardisation, the held-out rows, the
-    backbone or the kinds of teachers' features, which it takes over from the first stage."""
-    sizes = [f"student.{name}" for name in StudentConfig.model_fields if name != "text"]
-    texts = [stage.student.text for stage in stages if stage.student.text is not None]
-    for number, stage in enumerate(stages):
-        if stage.student.text not in (None, *texts[:1]):
-            raise RecipeError(
-                f"stages.{number}.student.text: another text tower than before; set it once, or null here"
-            )
-        for place in sizes:
-            first, own = (getattr(item.student, place.partition(".")[2]) for item in (stages[0], stage))
-            if own != first:
-                raise RecipeError(
-                    f"stages.{number}.{place}: {own!r}, but {first!r} in the first stage; a stage may change "
-                    f"objectives and heads, not the shape of the backbone: set it once, as {place}"
-                )
-        for label, kinds in stage.needs.features.items():
-            if kinds != (first := stages[0].needs.features[label]):
-                raise RecipeError(
-                    f"stages.{number}.teachers.{label}: its losses need {', '.join(sorted(kinds))}, those of the "
-                    f"first stage {', '.join(sorted(first))}; give a loss that one stage lacks a small weight"
-                )
-        for place in ("train.optimizer", "train.precision", "train.standardise_samples", "data.test_fraction"):
-            section, name = place.split(".")
-            first, given = (getattr(getattr(item, section), name) for item in (stages[0], stage))
-            if given != first:
-                raise RecipeError(
-                    f"stages.{number}.{place}: {given!r}, but {first!r} in the first stage; set it once, as {place}"
-                )
-        if bool(stage.train.ema) != bool(stages[0].train.ema):
-            raise RecipeError(
-                f"stages.{number}.train.ema: on in one stage and off in another; set it in all stages or in none"
-            )
 
 
 @contextmanager
