@@ -129,6 +129,17 @@ def explain_command(
     explain(run, step, rank, Console(), as_json=json)
 
 
+@app.command("replay")
+def replay_command(
+    run: Annotated[str, typer.Argument(help="The folder printed by `distill train`.")],
+    step: Annotated[int | None, typer.Option("--step", help="One of the steps captured; the last if left out.")] = None,
+) -> None:
+    """Run a step again in which a loss or gradient was not finite, and show where it first was not."""
+    from distill.commands.replay import replay
+
+    replay(run, step, Console())
+
+
 @app.command("where")
 def where_command(
     run: Annotated[str, typer.Argument(help="The folder printed by `distill train`.")],

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from curate.encoders.student.network.attention import attention_backend
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.network.student import Student, build_student
 from curate.encoders.student.tokenizer import PAD, AnyTokenizer, Tokenizer
+from distill.objectives.labels import Labels
 from distill.objectives.outputs import MicroBatch, TeacherSpace, spaces_of
 from distill.objectives.views import SECOND
 from distill.parallel import World
@@ -25,6 +27,7 @@ from distill.recipe import Recipe
 from distill.samples.batches.draws import lowest
 from distill.samples.batches.loader import Batch, collate, read_in_order
 from distill.samples.batches.stream import Stream, training_stream
+from distill.samples.classes import ClassIndex, most_frequent
 from distill.samples.images.augment import augment
 from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage, Skipped
 from distill.samples.sources import split
@@ -36,8 +39,8 @@ from distill.teachers import TargetStandardiser, Teachers, fit_standardisers
 from distill.teachers.feature_cache import open_caches
 from distill.training.initial import Taken, start_from
 
-_STANDARDISE_SALT, _TOKENIZER_SALT = 0x57A4, 0x70C3
-_TOKENIZER_SAMPLES = 200_000
+_STANDARDISE_SALT, _TOKENIZER_SALT, _CLASSES_SALT = 0x57A4, 0x70C3, 0xC1A5
+_TOKENIZER_SAMPLES, _CLASS_SAMPLES = 200_000, 1_000_000
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
 
@@ -73,6 +76,8 @@ class StageContext:
     """The text tower's tokenizer; CLIP's, or fitted, or read from the run's folder."""
     initial: Taken | None = None
     """What `new_student` has taken of the weights that the recipe starts from."""
+    classes: dict[str, ClassIndex] = field(default_factory=dict)
+    """Classes by the label of their objective; fitted, or read from the run's folder."""
 
     @classmethod
     def of(
@@ -109,6 +114,7 @@ class StageContext:
             reads_text=recipe.reads_text,
             needs_text=recipe.reads_text,
             vectors=vectors,
+            columns=recipe.needs.columns,
         )
         return cls(recipe, mixture, world, teachers, reader, held_out_rows(recipe, mixture), tokenizer)
 
@@ -161,6 +167,25 @@ class StageContext:
             )
         return Tokenizer.train(texts, size.vocabulary)
 
+    def find_classes(self, known: Mapping[str, Sequence[str]]) -> None:
+        """Set `classes`: the known names, or those of the recipe, or the most frequent labels of the training samples
+        of lowest hash(seed, key). A collective: each rank reads a share of them.
+
+        Raises InputError if there are more or fewer labels than classes.
+        """
+        for item in (each for each in self.recipe.every_objective if isinstance(each, Labels)):
+            ignore = item.outside == "ignore"
+            if item.label in known:
+                names = known[item.label]
+            elif isinstance(item.classes, int):
+                rows = self._share(self._lowest(_CLASS_SAMPLES, _CLASSES_SALT))
+                own = self.reader.texts.label_counts(rows, item.column, workers=self.recipe.run.workers)
+                counts = sum(self.world.gather(own), Counter[str]())
+                names = most_frequent(counts, item.classes, item.column, ignore=ignore)
+            else:
+                names = item.classes
+            self.classes[item.label] = ClassIndex(names, item.column, ignore=ignore)
+
     def _lowest(self, count: int, salt: int) -> np.ndarray:
         """The `count` training rows of lowest hash(seed, key), lowest first."""
         return lowest(self.dataset, self.trained(), count, seed=self.recipe.seed, salt=salt)
@@ -200,13 +225,14 @@ class StageContext:
         batch = collate(images, self.recipe.student.patch)
         targets = dict(zip(self.teachers.names, self.teachers.targets(batch), strict=True))
         needs, draws = self.recipe.needs, self.reader.draws(batch.images)
+        micro = MicroBatch(batch, targets, draws=draws, views=needs.views, classes=self.classes)
         if not needs.text_tower:
-            return MicroBatch(batch, targets, None, None, draws, needs.views)
+            return micro
         tokens = self.text_tokens(batch)
         vectors = {
             label: self._like_texts(self.teachers.texts(label, self._texts(batch))) for label in needs.teacher_texts
         }
-        return MicroBatch(batch, targets, tokens, self.groups(batch, tokens), draws, needs.views, vectors)
+        return replace(micro, tokens=tokens, groups=self.groups(batch, tokens), teacher_texts=vectors)
 
     def _texts(self, batch: Batch) -> list[str]:
         """The texts of a batch, or both texts of each image with pairs of texts."""

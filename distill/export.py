@@ -71,6 +71,8 @@ def export(run: str | Path, to: str | Path | None = None, *, precision: str = "f
     trained = Trained(
         fingerprint=checkpoint.values["fingerprint"], step=checkpoint.values["step"], ema=checkpoint.averaged
     )
+    last = recipe.staged()[checkpoint.values.get("stage", -1)]
+    recipe = recipe.model_copy(update={name: getattr(last, name) for name in ("student", "contrastive", "objectives")})
     student = new_student(recipe, heads)
     checkpoint.fill(student)
     student.objectives.clear()

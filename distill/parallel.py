@@ -40,6 +40,14 @@ class World:
     rank: int
     size: int
     device: torch.device
+    group: Any = None
+    """The process group that its collectives use; None: the default one."""
+
+    def beside(self) -> World:
+        """The same ranks with a separate process group on the CPU, for another thread. A collective."""
+        if self.size == 1:
+            return self
+        return World(self.rank, self.size, torch.device("cpu"), dist.new_group(backend="gloo"))
 
     @property
     def first(self) -> bool:
@@ -48,7 +56,7 @@ class World:
     def sum(self, values: Tensor) -> Tensor:
         """Sum over ranks, in place."""
         if self.size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
         return values
 
     def numbers(self, values: Iterable[float]) -> list[float]:
@@ -58,7 +66,7 @@ class World:
     def max(self, values: Tensor) -> Tensor:
         """Maximum over ranks, in place."""
         if self.size > 1:
-            dist.all_reduce(values, dist.ReduceOp.MAX)
+            dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
         return values
 
     def largest(self, value: int) -> int:
@@ -70,7 +78,7 @@ class World:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.group)
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -78,7 +86,7 @@ class World:
         if self.size == 1:
             return make()
         values: list[Any] = [make() if self.first else None]
-        dist.broadcast_object_list(values, src=0)
+        dist.broadcast_object_list(values, src=0, group=self.group)
         result: T = values[0]
         return result
 
@@ -90,12 +98,12 @@ class World:
         padded = rows.new_zeros(max(counts), *rows.shape[1:])
         padded[: len(rows)] = rows
         parts = [torch.empty_like(padded) for _ in counts]
-        dist.all_gather(parts, padded)
+        dist.all_gather(parts, padded, group=self.group)
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def barrier(self) -> None:
         if self.size > 1:
-            dist.barrier()
+            dist.barrier(group=self.group)
 
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum gradients over ranks, in one message per dtype; a weight without a gradient gets zeros.

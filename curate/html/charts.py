@@ -190,6 +190,22 @@ def share_chart(series: Sequence[tuple[str, str, NDArray[np.int64]]], unit: str,
     return _step_chart(shares, step, (unit, "% of texts"), tooltip)
 
 
+def line_chart(name: str, points: Sequence[tuple[int, float]], axes: tuple[str, str]) -> StepChart:
+    """A share (0 … 1) as it changed with the steps of `points`, in percent."""
+    span = max(step for step, _ in points)
+    top = max(share for _, share in points) * 105 or 1.0
+    places = [
+        (round(LEFT + (RIGHT - LEFT) * step / span, 1), round(BOTTOM - (BOTTOM - TOP) * 100 * share / top, 1))
+        for step, share in points
+    ]
+    thinned = range(0, len(points), max(1, len(points) // 24))
+    dots = [(*places[n], f"{name}: {100 * points[n][1]:.3g} % after {points[n][0]:,} {axes[0]}") for n in thinned]
+    x_ticks = [(round(LEFT + (RIGHT - LEFT) * tick / span, 1), text) for tick, text in linear_ticks(span)]
+    y_ticks = [(round(BOTTOM - (BOTTOM - TOP) * tick / top, 1), text) for tick, text in linear_ticks(top)]
+    curve = Curve(name, "after", " ".join(f"{x},{y}" for x, y in places), dots)
+    return StepChart(x_ticks=x_ticks, y_ticks=y_ticks, curves=[curve], x_axis=axes[0], y_axis=axes[1])
+
+
 def _step_chart(
     series: Sequence[tuple[str, str, Sequence[float]]],
     step: float,

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from curate.encoders.student.network.student import Student
     from distill.context import StageContext
     from distill.teachers import TargetStandardiser
+    from distill.training.checkpoint import Checkpoint
 
 PAGE = "evaluation.html"
 CURVES = "curves.json"
@@ -97,7 +98,7 @@ def _evaluate_checkpoints(
     held = (run.read(CURVES, "steps") or {"steps": {}})["steps"]
     found = {step: held[step] for step, key in keys.items() if held.get(step, {}).get("digest") == key}
     if found.keys() < keys.keys():
-        with _opened(run, recipe, fingerprint, console) as context:
+        with _opened(run, recipe, fingerprint, console) as (context, _):
             from distill.evaluation.runs import evaluate_run
             from distill.training.checkpoint import checkpoint_of, load_standardisers
 
@@ -112,11 +113,9 @@ def _evaluate_checkpoints(
 
 
 def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) -> dict[str, Any]:
-    with _opened(run, recipe, fingerprint, console) as context:
-        from distill.training.checkpoint import last_checkpoint, load_standardisers
+    with _opened(run, recipe, fingerprint, console) as (context, saved):
+        from distill.training.checkpoint import load_standardisers
 
-        saved = context.world.from_first(lambda: last_checkpoint(run, fingerprint))
-        assert saved is not None
         student = context.new_student(filled=True)
         saved.fill(student)
         key = evaluation_digest(recipe, fingerprint, saved.values["step"])
@@ -124,12 +123,14 @@ def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, conso
 
 
 @contextmanager
-def _opened(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) -> Iterator[StageContext]:
-    """The context of the run's last stage."""
+def _opened(
+    run: RunFolder, recipe: Recipe, fingerprint: str, console: Console
+) -> Iterator[tuple[StageContext, Checkpoint]]:
+    """The run's last checkpoint, and the context of its stage."""
     from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
     from distill.context import StageContext
     from distill.parallel import join_world
-    from distill.training.checkpoint import check_shared
+    from distill.training.checkpoint import check_shared, last_checkpoint
 
     mixtures = open_mixtures(stage.data for stage in recipe.staged())
     current = run_fingerprint(recipe, mixtures)
@@ -142,7 +143,10 @@ def _opened(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) 
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world:
         check_shared(run, world)
         tokenizer = known_tokenizer(recipe.student.text, lambda: Tokenizer.of_run(run.path / TOKENIZER))
-        yield StageContext.of(recipe.staged()[-1], mixtures[-1], world, tokenizer=tokenizer)
+        saved = world.from_first(lambda: last_checkpoint(run, fingerprint))
+        assert saved is not None
+        stage = int(saved.values["stage"])
+        yield StageContext.of(recipe.staged()[stage], mixtures[stage], world, tokenizer=tokenizer), saved
 
 
 def evaluate_student(
@@ -152,8 +156,10 @@ def evaluate_student(
 
     key: digest of the settings and weights (`evaluation_digest`)."""
     from distill.evaluation.runs import evaluate_run
+    from distill.evaluation.validation import curves
+    from distill.training.progress import read_lines
 
-    result, page = evaluate_run(context, student, standardisers)
+    result, page = evaluate_run(context, student, standardisers, curves(read_lines(run)))
     result = {"digest": key, **result}
     if context.world.first:
         run.storage.publish_bytes(PAGE, page)

@@ -17,11 +17,9 @@ import ray
 from rich.console import Console
 
 from curate.core.errors import CurateError, PreflightError, RecipeError
-from distill.commands.tags import with_resolved_tags
-from distill.commands.train import locate_run, train
+from distill.commands.train import locate_run, prepared, train
 from distill.parallel import LostRankError
 from distill.recipe import Recipe, parse_recipe
-from distill.recipe.paths import with_absolute_paths
 from distill.training.run_folder import RunFolder, with_dataset_urls
 
 try:
@@ -39,7 +37,7 @@ def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
 
     Returns at once for a finished run. Raises RecipeError for any other form, CurateError with the error of a rank.
     """
-    group, recipe = _group_size(workers), with_resolved_tags(with_absolute_paths(recipe), console, resume=True)
+    group, recipe = _group_size(workers), prepared(recipe, console)
     run, fingerprint, mixtures = locate_run(recipe)
     if run.finished(fingerprint) is None:
         values = with_dataset_urls(recipe, mixtures)

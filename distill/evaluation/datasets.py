@@ -71,6 +71,7 @@ class EvaluationSet:
 
     def __post_init__(self) -> None:
         self.members = MemberReader(self.mixture)
+        self._split: LabelSplit | str | None = None
         self._taken: dict[bool, tuple[int, NDArray[np.int64]]] = {}
 
     @property
@@ -98,7 +99,12 @@ class EvaluationSet:
         return lowest(self.mixture.words_of, chosen & side, seed=self.seed, most=most)
 
     def label_split(self) -> LabelSplit | str:
-        """Labelled rows for kNN, probes and zero-shot, or the reason why there are none."""
+        """Labelled rows for kNN, probes and zero-shot, or the reason why there are none; read once."""
+        if self._split is None:
+            self._split = self._read_split()
+        return self._split
+
+    def _read_split(self) -> LabelSplit | str:
         settings, label = self.settings, self.settings.label
         train_labels, test_labels = self._labelled(settings.max_train_images, settings.max_test_images)
         known = train_labels | test_labels

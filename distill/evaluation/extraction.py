@@ -73,10 +73,12 @@ class FeatureExtractor:
     reader: ImageReader
     world: World
     workers: int = 2
+    stopped: Callable[[], bool] = bool
+    """Whether this rank shall stop at once."""
 
     def run(self, rows: NDArray[np.int64], evaluators: Sequence[Evaluator]) -> Counter[str]:
         """Update the evaluators with rows (n,), the same on every rank. Returns how many images were skipped, by
-        reason. An error on one rank is raised on all."""
+        reason. An error on one rank is raised on all, StoppedError too."""
         skipped = raise_on_all_ranks(
             self.world, lambda: self._run(rows[self.world.rank :: self.world.size], evaluators)
         )
@@ -91,6 +93,8 @@ class FeatureExtractor:
         """The rows of this rank."""
         skipped: Counter[str] = Counter()
         for images, bad in read_in_order(self.reader, rows, batch=_BATCH, workers=self.workers):
+            if self.stopped():
+                raise StoppedError("stopped")
             skipped.update(item.reason for item in bad)
             if images:
                 features = self.extract(collate(images))
@@ -104,6 +108,10 @@ class FeatureExtractor:
         targets = dict(zip(names, found, strict=True))
         outputs = {model.name: model(batch, targets) for model in self.models}
         return FeatureBatch(batch, [image.row for image in batch.images], outputs, targets)
+
+
+class StoppedError(CurateError):
+    """The process has received a signal to stop."""
 
 
 def raise_on_all_ranks(world: World, work: Callable[[], T]) -> T:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from curate.html.charts import heatmap
+from curate.html.charts import heatmap, line_chart
 from curate.html.numbers import score
 from curate.html.page import render
 from distill.evaluation.show import AFTER, BEFORE, DIRECTIONS, TITLES
@@ -16,19 +16,23 @@ from distill.evaluation.tasks.cka import EXPERT
 TEMPLATES = Path(__file__).parent / "templates"
 _CLASSES_SHOWN = 8
 Maps = list[tuple[str, list[bytes]]]
+Curves = Mapping[str, Sequence[tuple[int, float]]]
+"""(step, accuracy) by set and task."""
 
 
-def render_page(title: str, result: Mapping[str, Any], maps: Sequence[Maps]) -> bytes:
-    """result: the content of evaluation.json; maps: per set, the rows of the drawing: name, and a PNG per image."""
+def render_page(title: str, result: Mapping[str, Any], maps: Sequence[Maps], curves: Curves) -> bytes:
+    """result: the content of evaluation.json; maps: per set, the rows of the drawing: name, and a PNG per image;
+    curves: of validations during training."""
     sets = [_section(one, own) for one, own in zip(result["sets"], maps, strict=True)]
     averages = result["averages"]
     settings = json.dumps(result["settings"], indent=1, ensure_ascii=False)
     links = [(f"set-{number}", one["name"]) for number, one in enumerate(sets, 1)] if len(sets) > 1 else []
     if averages:
         links.append(("averages", "averages"))
+    charts = [(name, line_chart(name, points, ("steps", "accuracy, %"))) for name, points in curves.items()]
     return render(
         TEMPLATES, "evaluation", title=title, sets=sets, links=links, titles=TITLES, directions=DIRECTIONS,
-        settings=settings, averages=averages,
+        settings=settings, averages=averages, charts=charts,
     )  # fmt: skip
 
 

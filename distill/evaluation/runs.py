@@ -17,7 +17,7 @@ from distill.evaluation.datasets import HELD_OUT, EvaluationSet, open_set
 from distill.evaluation.evaluate import Evaluation, evaluate_set
 from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks, reader_of
 from distill.evaluation.models import EvaluatedModel, StudentModel, TeacherModel, TextSide, text_encoder
-from distill.evaluation.page import render_page
+from distill.evaluation.page import Curves, render_page
 from distill.evaluation.result import Result
 from distill.evaluation.show import AFTER, BEFORE
 from distill.parallel import World
@@ -26,12 +26,17 @@ from distill.teachers import TargetStandardiser, Teachers
 
 
 def evaluate_run(
-    context: StageContext, student: Student, standardisers: Sequence[TargetStandardiser], *, alone: bool = False
+    context: StageContext,
+    student: Student,
+    standardisers: Sequence[TargetStandardiser],
+    curves: Curves | None = None,
+    *,
+    alone: bool = False,
 ) -> tuple[Result, bytes]:
     """The content of evaluation.json, and the page. Every rank calls it and gets the same result.
 
-    context: of the run's last stage; standardisers: of its teachers; alone: without the student before training and
-    without the teachers.
+    context: of the run's last stage; standardisers: of its teachers; curves: of validations during training; alone:
+    without the student before training and without the teachers.
     """
     recipe, settings, teachers = context.recipe, context.recipe.evaluate, context.teachers
     encoders = teachers.encoders
@@ -65,7 +70,7 @@ def evaluate_run(
         extractor = FeatureExtractor(models, teachers, context.reader, context.world, recipe.run.workers)
         evaluations = [evaluate_set(extractor, held_out)]
     evaluations += _other_sets(recipe, models, shown, context.world, whole=whole)
-    return _report(f"{recipe.name}: evaluation", settings, evaluations)
+    return _report(f"{recipe.name}: evaluation", settings, evaluations, curves or {})
 
 
 def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple[Result, bytes]:
@@ -83,7 +88,7 @@ def evaluate_model(model: DistilledModel, recipe: Recipe, world: World) -> tuple
     )  # fmt: skip
     whole = model.config.preprocessing.decoding == "whole"
     evaluations = _other_sets(recipe, [student], None, world, whole=whole)
-    return _report(f"{model.config.name}: evaluation", settings, evaluations)
+    return _report(f"{model.config.name}: evaluation", settings, evaluations, {})
 
 
 def _as_evaluated(student: Student, settings: EvaluateRecipe) -> Student:
@@ -164,7 +169,9 @@ def _named_sides(
     return found
 
 
-def _report(title: str, settings: EvaluateRecipe, evaluations: Sequence[Evaluation]) -> tuple[Result, bytes]:
+def _report(
+    title: str, settings: EvaluateRecipe, evaluations: Sequence[Evaluation], curves: Curves
+) -> tuple[Result, bytes]:
     sets = [item.result for item in evaluations]
     result = {"settings": settings.model_dump(mode="json"), "sets": sets, "averages": averages(sets)}
-    return result, render_page(title, result, [item.maps for item in evaluations])
+    return result, render_page(title, result, [item.maps for item in evaluations], curves)

@@ -27,6 +27,8 @@ class Needs:
     """The text drawn for an image; images without any are skipped."""
     text_tower: bool = False
     """The student's text tower (`student.text`)."""
+    columns: frozenset[str] = frozenset()
+    """Columns of the samples: members of the tar, and columns or fields of their JSON."""
     features: Mapping[str, frozenset[Kind]] = field(default_factory=dict)
     """Kinds of features of teachers, by label: the teacher computes them, the student's head predicts them."""
     views: tuple[View, ...] = (WHOLE,)
@@ -48,8 +50,12 @@ class Needs:
             for label, kinds in needs.features.items():
                 features[label] = features.get(label, frozenset()) | kinds
         views = tuple(dict.fromkeys(view for needs in every for view in needs.views))
-        texts = frozenset(label for one in every for label in one.teacher_texts)
-        return cls(any(one.text for one in every), any(one.text_tower for one in every), features, views, texts)
+        columns, texts = (
+            frozenset[str]().union(*parts)
+            for parts in ((one.columns for one in every), (one.teacher_texts for one in every))
+        )
+        text, tower = any(one.text for one in every), any(one.text_tower for one in every)
+        return cls(text, tower, columns, features, views, texts)
 
 
 class Term(NamedTuple):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from distill.objectives.base import Kind
     from distill.recipe import Recipe
     from distill.samples.batches.loader import Batch
+    from distill.samples.classes import ClassIndex
 
 Pooler = Callable[[Tensor, Sequence[int]], Tensor]
 """(patches of all images (N, P), patches per image) -> summaries (B, D); see `Teachers.poolers`."""
@@ -46,6 +47,8 @@ class MicroBatch:
     """What passes the model."""
     teacher_texts: Mapping[str, Tensor] = field(default_factory=dict)
     """(B, E), or (B, T, E) of T texts per image, by the label of the teacher whose text tower computed them."""
+    classes: Mapping[str, ClassIndex] = field(default_factory=dict)
+    """By the label of their objective."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from curate.core.contracts import Added
+from curate.core.contracts import Added, Runtime
 from curate.core.recipe.section import Section
 
 Task = Literal["knn", "probe", "zero_shot", "retrieval", "segmentation", "fidelity", "cka", "maps"]
@@ -36,6 +36,11 @@ class EvaluationDataset(Section):
 class EvaluateRecipe(Section):
     tasks: list[Task] = list(TASKS)
     """Tasks to run, if the data have what they need."""
+    every: Annotated[int, Runtime(), Field(ge=0)] = 0
+    """Steps of training between two validations of the student: those of `tasks` that are kNN or zero-shot, as curves
+    in the metrics; 0: only after training. They change neither training nor its fingerprint."""
+    every_images: Annotated[int, Runtime(), Field(ge=1)] = 1000
+    """Most test images, and most training images of kNN, of a validation."""
     datasets: list[EvaluationDataset] = []
     """Datasets to evaluate on, in addition to the images that the run held out."""
     sizes: list[Annotated[int, Field(ge=1)]] = []

@@ -7,9 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_serializer,
+    model_serializer,
+    model_validator,
+)
 
 from curate.core.contracts import Added, Runtime, is_as_before, is_runtime
 from curate.core.recipe.section import Section
@@ -22,7 +32,7 @@ from distill.recipe.evaluate import EvaluateRecipe
 from distill.recipe.init_from import InitFrom
 from distill.recipe.objectives import KEY, class_name, parsed
 from distill.recipe.run import RunRecipe
-from distill.recipe.teacher import TeacherRecipe
+from distill.recipe.teacher import LOSSES, TeacherRecipe
 from distill.recipe.train import TrainRecipe
 
 
@@ -35,10 +45,29 @@ class InvalidStage(ValueError):
 
 
 class StageRecipe(Section):
-    """The values of `data` and `train` that a stage of training changes. It continues from the weights before it."""
+    """What a stage of training changes. It continues from the weights before it, of which it drops those that it has no
+    use for; others that it needs are new. The backbone keeps its shape."""
 
     data: dict[str, Any] = {}
     train: dict[str, Any] = {}
+    student: dict[str, Any] = {}
+    """`text`: null without a text tower."""
+    teachers: dict[str, dict[str, Any]] = {}
+    """Other losses, by the teacher's name: {dinov3: {summary: {weight: 0}}}."""
+    contrastive: dict[str, Any] | None = None
+    """null: without it."""
+    objectives: list[dict[str, Any]] = []
+    """In place of those before."""
+
+    @model_serializer(mode="wrap")
+    def _changes(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values = handler(self)
+        return {name: values[name] for name in self.sections}
+
+    @property
+    def sections(self) -> list[str]:
+        """Those that it names; `data` and `train`, which alone a stage of before could change, always."""
+        return [name for name in type(self).model_fields if name in {"data", "train"} | self.model_fields_set]
 
 
 class Recipe(Section):
@@ -65,12 +94,40 @@ class Recipe(Section):
         base = self.model_dump(mode="json") | {"stages": []}
         made = []
         for number, stage in enumerate(self.stages):
-            values = _merged(base, {"data": stage.data, "train": stage.train})
+            changes = stage.model_dump(mode="json")
+            changes |= {"teachers": self._with_losses(base["teachers"], number)} if stage.teachers else {}
+            values = _merged(base, changes)
             try:
                 made.append(Recipe.model_validate(values))
             except ValidationError as error:
                 raise InvalidStage(number, values, error) from error
         return made
+
+    def _with_losses(self, teachers: list[dict[str, Any]], number: int) -> list[dict[str, Any]]:
+        """The teachers' values, with the losses of a stage."""
+        changed, place = dict(self.stages[number].teachers), f"stages.{number}.teachers"
+        found = []
+        for teacher, values in zip(self.teachers, teachers, strict=True):
+            own = changed.pop(teacher.label, {})
+            if others := own.keys() - set(LOSSES):
+                known = ", ".join(LOSSES)
+                raise ValueError(
+                    f"{place}.{teacher.label}: a stage cannot change {min(others)!r}; it may change {known}"
+                )
+            found.append(_merged(values, own))
+        if changed:
+            known = ", ".join(teacher.label for teacher in self.teachers) or "none"
+            raise ValueError(f"{place}: unknown teacher {next(iter(changed))!r}; choose from {known}")
+        return found
+
+    def schedules(self) -> list[range]:
+        """The updates (from 0) of the schedule that each stage is in, which several may share."""
+        spans, end = list[range](), 0
+        for stage in self.staged():
+            start = end if stage.train.restart or not spans else spans[-1].start
+            end += stage.train.steps
+            spans = [range(start, end) if span.start == start else span for span in spans] + [range(start, end)]
+        return spans
 
     @field_serializer("objectives")
     def _with_names(self, objectives: list[Objective]) -> list[dict[str, Any]]:
@@ -184,7 +241,21 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check_stages(self) -> Recipe:
-        self.staged()
+        stages = self.staged()
+        for number, (before, stage) in enumerate(pairwise(stages), start=1):
+            for name in ("learning_rate", "final_learning_rate", "warmup_steps", "schedule"):
+                first, own = (getattr(each.train, name) for each in (before, stage))
+                if own != first and not stage.train.restart:
+                    raise ValueError(
+                        f"stages.{number}.train.{name}: {own!r}, but {first!r} in the stage before, whose schedule it "
+                        f"continues; set it once, as train.{name}, or set restart: true"
+                    )
+        for number, (stage, span) in enumerate(zip(stages, self.schedules(), strict=True)):
+            if self.stages and stage.train.warmup_steps >= len(span):
+                raise ValueError(
+                    f"stages.{number}.train.warmup_steps: {stage.train.warmup_steps} must be less than the {len(span)} "
+                    f"steps of its schedule; lower it (0 for none)"
+                )
         return self
 
     def semantic(self) -> dict[str, Any]:
@@ -194,9 +265,10 @@ class Recipe(Section):
             values["objectives"] = [
                 {KEY: class_name(item), "version": item.version, **semantic(item)} for item in self.objectives
             ]
+        stages = [stage.semantic() for stage in self.staged()[: len(self.stages)]]
         values["stages"] = [
-            {"data": semantic(stage.data), "train": semantic(stage.train)}
-            for stage in self.staged()[: len(self.stages)]
+            {name: values.get(name) for name in stage.sections}
+            for stage, values in zip(self.stages, stages, strict=True)
         ]
         return values
 

@@ -13,6 +13,9 @@ from distill.objectives.arkd import Arkd
 from distill.objectives.distillation import Distillation, TermRecipe
 from distill.objectives.rkd import Rkd
 
+LOSSES = ("summary", "patches", "registers", "relations")
+"""Settings of a teacher that a stage may change."""
+
 
 class RelationsRecipe(Section):
     """A loss on distances between images, student against teacher, over the global batch."""

@@ -6,10 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from curate.core.contracts import Added
 from curate.core.recipe.section import Count, Section, Share
 from distill.objectives import Kind
 
 Samples = Annotated[int, Field(ge=2, le=10**9)]
+ADAM_BETAS = (0.9, 0.999)
+_BETAS = {"lion": (0.9, 0.99)}
+"""Optimisers whose authors chose other values than Adam's (Lion: Chen et al. 2023)."""
 
 
 class TrainRecipe(Section):
@@ -22,10 +26,20 @@ class TrainRecipe(Section):
     warmup_steps: Annotated[int, Field(ge=0)] = 50
     """Less than `steps`."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
+    restart: Annotated[bool, Added()] = True
+    """Whether a stage begins its schedule from scratch, warm-up included. With false it continues that of the stage
+    before, which then spans the steps of both."""
     optimizer: Literal["adamw", "lion", "lamb"] = "adamw"
     weight_decay: Annotated[float, Field(ge=0, le=1e6)] = 0.02
-    betas: tuple[Share, Share] = (0.9, 0.999)
+    betas: tuple[Share, Share] = Field(default_factory=lambda values: _BETAS.get(values.get("optimizer"), ADAM_BETAS))
+    """If left out, those of the optimiser's authors: 0.9 and 0.999, for Lion 0.9 and 0.99."""
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-15
+    rates: Annotated[dict[str, Annotated[float, Field(ge=0, le=1e6)]], Added()] = {}
+    """Factors of the learning rate of parts of the student, which the beginning of their weights' names tells:
+    `backbone`, `backbone.blocks.0`, `heads`, `text`, `objectives`. The longest that fits counts; 0 freezes the part."""
+    layer_decay: Annotated[float, Added(), Field(gt=0, le=1)] = 1.0
+    """Factor of the learning rate from each block to the one below it, in the backbone and the text tower; it is 1
+    above the last block (Clark et al. 2020)."""
     clip_norm: Annotated[float, Field(ge=0)] = 0.0
     """Global gradient norm above which gradients are scaled down; 0 for never."""
     ema: Share = 0.0
@@ -38,7 +52,7 @@ class TrainRecipe(Section):
 
     @model_validator(mode="after")
     def _warms_up(self) -> TrainRecipe:
-        if self.warmup_steps >= self.steps:
+        if self.restart and self.warmup_steps >= self.steps:
             raise ValueError(
                 f"warmup_steps {self.warmup_steps} must be less than steps {self.steps}; lower it (0 for none)"
             )

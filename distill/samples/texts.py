@@ -1,4 +1,4 @@
-"""Draws the text of an image, by weight, among the texts that the recipe names and the sample has.
+"""Draws the text of an image, by weight, among the texts that the recipe names and the sample has; reads its columns.
 
 A text is a member of the tar (`txt`), a field of the sample's JSON (`json.title`; `json.meta.title` for nested fields),
 or a kind of `caption.mix`: `short` stands for `json.texts.short` if the dataset has no members of that name. If a field
@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.errors import Reject, did_you_mean
+from curate.core.errors import InputError, Reject, did_you_mean
 from curate.kernels.sentences import split_sentences
 from distill.samples.batches.draws import SECOND_SENTENCE, SECOND_TEXT, SENTENCE, TEXT, Draws, choose
+from distill.samples.classes import labels_of
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture
@@ -69,6 +71,21 @@ class Texts:
                 found[name] = texts
         return found
 
+    def columns(self, row: int, names: Collection[str]) -> dict[str, Any]:
+        """Columns of a sample, without those that it lacks: texts of members, values of its JSON. Raises Reject as
+        `read` does."""
+        source, document, found = self._mixture.sources[self._mixture.locate(row)[0]], None, dict[str, Any]()
+        for name in names:
+            member, field = _place_of_column(name, source)
+            if not field:
+                value = _decoded(self._members.member(row, member))
+            else:
+                document = _parsed(self._members.member(row, member)) if document is None else document
+                value = _field(document, field)
+            if value is not None:
+                found[name] = value
+        return found
+
     def all_texts(self, row: int) -> list[str]:
         """All texts of a sample; empty if they cannot be read, which is logged once."""
         try:
@@ -86,6 +103,19 @@ class Texts:
         far = not all(source.storage.local for source in self._mixture.sources)
         with self._members.reading(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
             return [text for found in pool.map(self.all_texts, rows.tolist()) for text in found]
+
+    def label_counts(self, rows: NDArray[np.int64], column: str, *, workers: int) -> Counter[str]:
+        """How many of some samples have each label in a column, without those that cannot be read."""
+
+        def labels(row: int) -> set[str]:
+            try:
+                return set(labels_of(self.columns(row, [column]).get(column)))
+            except (Reject, OSError):
+                return set()
+
+        far = not all(source.storage.local for source in self._mixture.sources)
+        with self._members.reading(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
+            return Counter(label for found in pool.map(labels, rows.tolist()) for label in found)
 
     def draw(self, row: int, epoch: int | None, found: Found) -> tuple[str, ...]:
         """The text of a sample in an epoch of its source, or two for a `text_pair`, by hash(seed, key, copy, epoch).
@@ -138,8 +168,7 @@ def missing_texts(mixture: Mixture) -> list[str]:
         alone = Mixture([source], [recipe])
         members = MemberReader(alone)
         texts = Texts(alone, members, Draws(alone, 0))
-        shards = source.index.numbers("shard")
-        rows = np.unique(np.linspace(0, np.searchsorted(shards, shards[0], side="right") - 1, _SEARCHED).astype(int))
+        rows = _first_rows(source)
         names, kinds, searched = set[str](), set[str](), 0
         with members.reading(rows):
             for row in rows.tolist():
@@ -167,6 +196,44 @@ def _place(name: str, source: Dataset) -> tuple[str, str]:
     if "." in name or name == "txt" or source.index.has(f"{name}_offset"):
         return name, ""
     return "json", f"{_KINDS}.{name}"
+
+
+def _place_of_column(name: str, source: Dataset) -> tuple[str, str]:
+    """(member, field of its JSON) of a column."""
+    if name == "txt" or source.index.has(f"{name}_offset"):
+        return name, ""
+    return "json", name.removeprefix("json.")
+
+
+def check_columns(mixture: Mixture, names: Collection[str]) -> None:
+    """InputError for a column that none of some samples of the first tar of any source has."""
+    missing, known, searched = set(names), set[str](), 0
+    for source, recipe in zip(mixture.sources, mixture.recipes, strict=True):
+        alone = Mixture([source], [recipe])
+        members = MemberReader(alone)
+        texts, rows = Texts(alone, members, Draws(alone, 0)), _first_rows(source)
+        with members.reading(rows):
+            for row in rows.tolist() if missing else ():
+                try:
+                    missing -= texts.columns(row, names).keys()
+                    document = _parsed(members.member(row, "json"))
+                except (Reject, OSError):  # reading the sample in training reports it
+                    continue
+                searched += 1
+                known |= document.keys() if isinstance(document, dict) else set()
+        known |= {name.removesuffix("_offset") for name in source.columns if name.endswith("_offset")} - {"text"}
+    if missing and searched:
+        names = sorted(known)
+        raise InputError(
+            f"data.sources: no column {min(missing)!r} in {searched} samples of {mixture.url}; "
+            + did_you_mean(min(missing), names, f"they have {', '.join(names) or 'no columns'}")
+        )
+
+
+def _first_rows(source: Dataset) -> NDArray[np.int64]:
+    """Some rows of the first tar, evenly spaced."""
+    shards = source.index.numbers("shard")
+    return np.unique(np.linspace(0, np.searchsorted(shards, shards[0], side="right") - 1, _SEARCHED).astype(np.int64))
 
 
 def _known(members: MemberReader, row: int) -> set[str]:

@@ -44,13 +44,14 @@ _PATIENCE_SECONDS = 5.0  # network disks show a new file with a delay
 
 
 def save_checkpoint(
-    run: RunFolder, values: Mapping[str, Any], tensors: dict[str, Tensor], world: World, keep: int
+    run: RunFolder, values: Mapping[str, Any], tensors: dict[str, Tensor], world: World, keep: int = 0
 ) -> Path:
-    """values: JSON values, the same on every rank, with `fingerprint` and `step`; tensors: sharded or replicated.
+    """values: JSON values, the same on every rank, with `fingerprint` and `step`; tensors: sharded or replicated; keep:
+    number of checkpoints to keep; 0 for the state before a step that is not finite, which is kept apart.
 
     Raises StorageError if it cannot be written, and then leaves nothing behind.
     """
-    path = run.checkpoint(values["step"])
+    path = run.checkpoint(values["step"]) if keep else run.captured_path(values["step"] + 1)
     partial = path.with_name(f".{path.name}.tmp")
     try:
         if world.first:
@@ -58,7 +59,7 @@ def save_checkpoint(
             partial.mkdir()
         world.barrier()
         with _no_dist_warning():
-            dcp.save(tensors, checkpoint_id=partial, no_dist=world.size == 1)
+            dcp.save(tensors, checkpoint_id=partial, no_dist=world.size == 1, process_group=world.group)
         parts = world.gather(_digests(sorted(partial.glob(f"__{world.rank}_*"))))
         if world.first:
             files = _digests([partial / ".metadata"])
@@ -75,19 +76,19 @@ def save_checkpoint(
 
 
 def _publish(run: RunFolder, partial: Path, path: Path, state: dict[str, Any], keep: int) -> None:
-    """Rename the complete checkpoint, and remove all but the last `keep`."""
+    """Rename the complete checkpoint, and remove all but the last `keep` if it is one of them."""
     state = json.loads(json.dumps(state))
     (partial / _STATE).write_text(json.dumps({**state, "digest": digest(state)}))
     _sync(partial / _STATE, partial)
-    if path.exists():  # this step was repeated; if the process is killed here, `clean_up` restores the old one
+    if path.exists():  # the step was repeated; if the process is killed here, `clean_up` restores the old one
         os.replace(path, path.with_name(f".{path.name}.old"))
     os.replace(partial, path)
-    _sync(run.checkpoints)
+    _sync(path.parent)
     run.clean_up()
-    for old in run.steps()[:-keep]:
+    for old in [] if not keep else run.steps()[:-keep]:
         shutil.rmtree(run.checkpoint(old))
     for step, corrupt in run.corrupt_checkpoints():
-        if step < run.steps()[0]:
+        if keep and step < run.steps()[0]:
             shutil.rmtree(corrupt, ignore_errors=True)
 
 
@@ -185,12 +186,12 @@ class Checkpoint:
 def last_checkpoint(run: RunFolder, fingerprint: str) -> Checkpoint | None:
     """The newest checkpoint, or None. Raises PinnedError for another fingerprint, InputError if it is corrupt."""
     step = run.last_step()
-    return None if step is None else _open(run.checkpoint(step), fingerprint)
+    return None if step is None else open_checkpoint(run.checkpoint(step), fingerprint)
 
 
 def checkpoint_of(run: RunFolder, step: int, fingerprint: str) -> Checkpoint:
     """The checkpoint of a step. Raises as `last_checkpoint` does."""
-    return _open(run.checkpoint(step), fingerprint)
+    return open_checkpoint(run.checkpoint(step), fingerprint)
 
 
 def last_valid_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint | None, list[str]]:
@@ -202,7 +203,7 @@ def last_valid_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint 
     corrupt: dict[int, InputError] = {}
     for step in reversed(run.steps()):
         try:
-            found = _open(run.checkpoint(step), fingerprint)
+            found = open_checkpoint(run.checkpoint(step), fingerprint)
         except InputError as error:
             corrupt[step] = error
             continue
@@ -219,7 +220,8 @@ def last_valid_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint 
     return None, []
 
 
-def _open(path: Path, fingerprint: str) -> Checkpoint:
+def open_checkpoint(path: Path, fingerprint: str) -> Checkpoint:
+    """Raises PinnedError for another fingerprint, InputError if it is corrupt."""
     try:
         state = json.loads((path / _STATE).read_text("utf-8"))
         own = state.pop("digest")

@@ -52,12 +52,15 @@ class Metrics:
         self._steps = 0
         self._since = time.monotonic()
 
-    def add(self, step: int, sums: dict[str, float], state: dict[str, Any], *, flush: bool = False) -> dict[str, Any]:
+    def add(
+        self, step: int, sums: dict[str, float], state: dict[str, Any], *, flush: bool = False, paused: float = 0.0
+    ) -> dict[str, Any]:
         """Add a step; returns means since the last line.
 
         sums: over the global batch: images, tokens, places, flops, skipped, wait_seconds, loss and its parts; also the
-        step's gradient_norm and expert_load.
+        step's gradient_norm and expert_load. paused: seconds that do not count.
         """
+        self._since += paused
         self._sums.update(sums)
         self._steps += 1
         images, seconds = self._sums["images"], max(time.monotonic() - self._since, 1e-9)
@@ -115,7 +118,7 @@ def read_lines(run: RunFolder) -> list[dict[str, Any]]:
 
 def losses_of(line: dict[str, Any]) -> dict[str, float]:
     """The losses of a line, without weights."""
-    return {name: value for name, value in line.items() if name not in _NO_LOSSES}
+    return {name: value for name, value in line.items() if name not in _NO_LOSSES and "validation/" not in name}
 
 
 _NO_LOSSES = {

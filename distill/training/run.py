@@ -13,13 +13,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from curate.core.errors import CurateError, InputError, RecipeError
+from curate.core.errors import CurateError, InputError, StorageError
 from curate.encoders.student.model_folder import TOKENIZER
 from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
 from distill.context import StageContext
+from distill.evaluation.extraction import StoppedError
+from distill.evaluation.validation import Validation
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.samples.sources.mixture import Mixture
+from distill.samples.texts import check_columns
 from distill.teachers import TargetStandardiser
 from distill.training.checkpoint import (
     STANDARDS,
@@ -30,16 +33,17 @@ from distill.training.checkpoint import (
     save_checkpoint,
     save_standardisers,
 )
+from distill.training.checkpoint_writer import CheckpointWriter
 from distill.training.initial import inherited_tokenizer
-from distill.training.optim import learning_rate
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
-from distill.training.run_folder import RunFolder
+from distill.training.run_folder import CLASSES, RunFolder
+from distill.training.stages import check_stages, weights_of
 from distill.training.steps import record_stage
 from distill.training.throughput import measured_peak
 from distill.training.trackers import TENSORBOARD, Tracked, opened
 from distill.training.trackers import check as check_trackers
-from distill.training.trainer import Trainer
+from distill.training.trainer import NotFiniteError, Trainer
 
 
 @dataclass
@@ -54,25 +58,32 @@ class TrainingRun:
     world: World
     console: Console
     trainer: Trainer = field(init=False)
+    writer: CheckpointWriter = field(init=False)
+    saved_step: int | None = None
+    """Step of the last checkpoint, which may not be complete yet."""
 
     def __post_init__(self) -> None:
         self.stages = self.recipe.staged()
+        self.schedules = self.recipe.schedules()
         self.ends = [sum(stage.train.steps for stage in self.stages[: n + 1]) for n in range(len(self.stages))]
         check_stages(self.stages)
         check_trackers(self.recipe.run.trackers)
         for recipe, mixture in zip(self.stages, self.mixtures, strict=True):
             check_clips(recipe, mixture)
+            check_columns(mixture, recipe.needs.columns)
 
     def train(self) -> Trainer:
         """Resume from the last checkpoint, or start; returns the trainer after the last step."""
         began = time.monotonic()
         check_shared(self.run, self.world)
         saved = self._last_checkpoint()
-        self.trainer = trainer = self._trainer(0 if saved is None else int(saved.values["stage"]))
+        self.trainer = self.trainer_of(0 if saved is None else int(saved.values["stage"]))
         if saved is not None:
-            trainer.load(saved)
+            self.trainer.load(saved)
+            self.saved_step = self.trainer.step
         self._print_summary()
-        self._run_stages(began - trainer.seconds)
+        self._run_stages(began - self.trainer.seconds)
+        trainer = self.trainer
         if self.world.first and trainer.skipped:
             self._print(f"skipped {trainer.skipped.total()} of {trainer.seen} samples: {trainer.reasons()}")
         return trainer
@@ -86,20 +97,41 @@ class TrainingRun:
         values = self.world.from_first(lambda: None if found is None else found.values)
         return None if values is None else Checkpoint(self.run.checkpoint(values["step"]), values)
 
-    def _trainer(self, stage: int) -> Trainer:
-        context = self._context(stage)
-        return Trainer(context, self.fingerprint, self._standardisers(context), stage)
+    def trainer_of(self, stage: int) -> Trainer:
+        """A new trainer, at the beginning of a stage."""
+        return self._trainer(self._context(stage), stage)
+
+    def _trainer(self, context: StageContext, stage: int) -> Trainer:
+        return Trainer(context, self.fingerprint, self._standardisers(context), stage, self.schedules[stage])
+
+    def _start_stage(self, number: int) -> None:
+        """A stage with other weights or other frozen ones starts as if it resumed, from the checkpoint of the stage
+        before, so that a restart at the boundary gives the same bits."""
+        context = self._context(number, self.trainer.context)
+        if weights_of(self.trainer.context.recipe) == weights_of(context.recipe):
+            self.trainer.start_stage(context, number, self.schedules[number])
+            return
+        examples = self.trainer.examples
+        if self.saved_step == self.trainer.step:
+            self._note_checkpoint(wait=True)
+        else:
+            self._save(wait=True)
+        del self.trainer  # releases its memory
+        self.trainer, saved = self._trainer(context, number), self._last_checkpoint()
+        assert saved is not None
+        self.trainer.load(saved)
+        self.trainer.examples = examples
 
     def _run_stages(self, began: float) -> None:
         """Run the remaining stages. began: the clock's time minus the seconds that the run has taken so far."""
-        trainer = self.trainer
         metrics = self._metrics() if self.world.first else None
-        bar = Bar(steps=self.ends[-1], done=trainer.step, console=self.console, shown=self.world.first)
+        bar = Bar(steps=self.ends[-1], done=self.trainer.step, console=self.console, shown=self.world.first)
+        self.writer = CheckpointWriter(self.run, self.world, self.recipe.run.keep_checkpoints)
         try:
-            with bar, _stop_signal() as stop:
-                for number in range(trainer.stage, len(self.stages)):
-                    if number > trainer.stage:
-                        trainer.start_stage(self._context(number, trainer.context), number)
+            with bar, self.writer, _stop_signal() as stop:
+                for number in range(self.trainer.stage, len(self.stages)):
+                    if number > self.trainer.stage:
+                        self._start_stage(number)
                     self._run_stage(number, began, metrics, bar, stop)
         finally:
             if metrics is not None:
@@ -109,38 +141,72 @@ class TrainingRun:
         trainer, recipe, end = self.trainer, self.stages[number], self.ends[number]
         if self.world.first:
             record_stage(self.run, number, trainer.step, self.world.size, trainer.loader.stream.counted())
+        validation = None
+        if recipe.evaluate.every:
+            validation = Validation(trainer.context, lambda: bool(stop), self._print if self.world.first else _silent)
         shares = iter(trainer.loader)
         try:
             while trainer.step < end:
                 start = time.monotonic()
                 share = next(shares)
                 waited = time.monotonic() - start
-                sums, stopping = trainer.update(share, stop=bool(stop))
+                try:
+                    sums, stopping = trainer.update(share, stop=bool(stop))
+                except NotFiniteError as error:
+                    replay = self._capture()
+                    raise CurateError(f"{error}; {trainer.restart_advice()}. {replay}") from error
                 trainer.seconds = time.monotonic() - began
                 last = trainer.step == self.ends[-1]
                 if trainer.step == end:
                     trainer.check_epoch()
+                paused, values = time.monotonic(), dict[str, float]()
+                if validation is not None and not stopping and trainer.step % recipe.evaluate.every == 0:
+                    try:
+                        values = validation(trainer.final_student())
+                    except StoppedError:
+                        stopping = True
+                paused = time.monotonic() - paused
                 if metrics is not None:
                     sums |= {"wait_seconds": waited, "places": sums["sequences"] * recipe.data.sequence_tokens}
                     del sums["sequences"]
-                    rate = learning_rate(recipe, trainer.step - 1 - trainer.began)
-                    place: dict[str, Any] = {"stage": number, "epoch": share.step.epoch, "learning_rate": rate}
+                    place: dict[str, Any] = {"stage": number, "epoch": share.step.epoch}
+                    place["learning_rate"] = trainer.rate(trainer.step - 1)
                     place["tokens_seen"] = trainer.tokens_seen
                     place["places"] = [asdict(one) for one in share.step.after.places]
-                    bar.advance(metrics.add(trainer.step, sums, place, flush=last or stopping))
+                    flush = last or stopping or bool(values)
+                    bar.advance(metrics.add(trainer.step, sums, place | values, flush=flush, paused=paused))
                 if last or stopping or trainer.step % recipe.run.checkpoint_every == 0:
-                    self._save()
+                    self._save(wait=last or stopping)
+                else:
+                    self._note_checkpoint()
                 if stopping:
                     raise SystemExit(143)
         finally:
             shares.close()  # type: ignore[attr-defined]
 
-    def _save(self) -> None:
+    def _capture(self) -> str:
+        """Save the state before a step that is not finite; returns what to do with it."""
+        values, tensors = self.trainer.captured()
+        try:
+            self._note_checkpoint(wait=True)
+            save_checkpoint(self.run, values, tensors, self.world)
+        except StorageError as error:
+            return f"For a replay: {error}"
+        return f"`distill replay {self.run.path}` shows where it begins"
+
+    def _save(self, *, wait: bool) -> None:
+        """Start to write a checkpoint beside the steps; wait: until it is complete."""
         trainer = self.trainer
+        self._note_checkpoint(wait=True)
         if not trainer.weights_finite():
             raise CurateError(f"step {trainer.step}: weights are not finite; {trainer.restart_advice()}")
-        save_checkpoint(self.run, trainer.values(), trainer.tensors(), self.world, self.recipe.run.keep_checkpoints)
-        trainer.checkpoint_step = trainer.step
+        self.writer.save(trainer.values(), trainer.tensors())
+        self.saved_step = trainer.step
+        self._note_checkpoint(wait=wait)
+
+    def _note_checkpoint(self, *, wait: bool = False) -> None:
+        """Note the checkpoint that is complete since the last call. Raises StorageError if it could not be written."""
+        self.trainer.checkpoint_step = self.writer.complete(wait=wait) or self.trainer.checkpoint_step
 
     def _context(self, stage: int, before: StageContext | None = None) -> StageContext:
         """before: context of another stage, whose teachers' models and tokenizer are reused."""
@@ -149,8 +215,17 @@ class TrainingRun:
             self.stages[stage], self.mixtures[stage], self.world, tokenizer=tokenizer, models=models
         )
         if tokenizer is None:
-            context.tokenizer = known_tokenizer(self.recipe.student.text, lambda: self._tokenizer(context))
+            context.tokenizer = known_tokenizer(self.stages[stage].student.text, lambda: self._tokenizer(context))
+        self._find_classes(context)
         return context
+
+    def _find_classes(self, context: StageContext) -> None:
+        """The run's classes; fitted on the samples of this stage if there are none yet."""
+        known = self.world.from_first(lambda: self.run.read(CLASSES, "classes") or {"classes": {}})["classes"]
+        context.find_classes(known)
+        found = {label: index.names for label, index in context.classes.items()}
+        if self.world.first and not found.items() <= known.items():
+            self.run.write(CLASSES, {"classes": {**known, **found}})
 
     def _tokenizer(self, context: StageContext) -> Tokenizer:
         """The run's tokenizer; if there is none yet, that of `init_from`, or fitted on the texts of this stage."""
@@ -216,21 +291,8 @@ class TrainingRun:
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
-def check_stages(stages: Sequence[Recipe]) -> None:
-    """RecipeError if a later stage changes a setting of the optimiser, the standardisation or the held-out rows, which
-    it takes over from the first stage."""
-    for number, stage in enumerate(stages):
-        for place in ("train.optimizer", "train.precision", "train.standardise_samples", "data.test_fraction"):
-            section, name = place.split(".")
-            first, given = (getattr(getattr(item, section), name) for item in (stages[0], stage))
-            if given != first:
-                raise RecipeError(
-                    f"stages.{number}.{place}: {given!r}, but {first!r} in the first stage; set it once, as {place}"
-                )
-        if bool(stage.train.ema) != bool(stages[0].train.ema):
-            raise RecipeError(
-                f"stages.{number}.train.ema: on in one stage and off in another; set it in all stages or in none"
-            )
+def _silent(line: str) -> None:
+    """What ranks other than the first print."""
 
 
 @contextmanager

@@ -4,6 +4,8 @@ recipe.yaml       the effective recipe, overrides applied
 run.json          the fingerprint; a run of another fingerprint never continues here
 standards.pt      standardisation of the teachers' features
 initial.json      with `init_from`: the names of the weights that were taken, and of those that were not
+classes.json      names of the classes of objectives on labels, in order
+nan-00000012/     the state before a step that was not finite, for `distill replay`
 checkpoints/      step-00000500 …, the last few (`distill.training.checkpoint`)
 metrics.jsonl     a line per `log_every` steps, with the position in the data after them
 plan.json         what planning a step again needs (`distill.training.steps`)
@@ -40,6 +42,7 @@ from distill.recipe.paths import local_folder
 from distill.samples.sources.mixture import Mixture
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+CLASSES = "classes.json"
 VERSION = 4
 """Raise it when the same recipe would train another student."""
 
@@ -175,9 +178,9 @@ class RunFolder:
 
     def clean_up(self) -> None:
         """Remove partial checkpoints left by killed processes, and restore one whose replacement is not complete."""
-        for partial in self.checkpoints.glob(".step-*.tmp"):
+        for partial in [*self.checkpoints.glob(".step-*.tmp"), *self.path.glob(".nan-*.tmp")]:
             shutil.rmtree(partial, ignore_errors=True)
-        for old in self.checkpoints.glob(".step-*.old"):
+        for old in [*self.checkpoints.glob(".step-*.old"), *self.path.glob(".nan-*.old")]:
             final = old.with_name(old.name.removeprefix(".").removesuffix(".old"))
             if final.exists():
                 shutil.rmtree(old, ignore_errors=True)
@@ -207,6 +210,15 @@ class RunFolder:
         paths = list(self.checkpoints.glob("damaged-step-*"))
         matches = (re.fullmatch(r"damaged-step-(\d{8,})", path.name) for path in paths)
         return [(int(match[1]), path) for match, path in zip(matches, paths, strict=True) if match]
+
+    def captured_path(self, step: int) -> Path:
+        """Where the state before a step that was not finite is."""
+        return self.path / f"nan-{step:08d}"
+
+    def captured(self) -> list[int]:
+        """The steps that were not finite and can run again, ascending."""
+        matches = (re.fullmatch(r"nan-(\d{8,})", path.name) for path in self.path.glob("nan-*"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"

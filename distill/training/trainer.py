@@ -16,14 +16,27 @@ from curate.encoders.student.network.student import Student, compile_blocks
 from distill.context import StageContext
 from distill.parallel import local
 from distill.samples.batches.loader import BatchShare, Loader
+from distill.samples.batches.stream import Position
 from distill.teachers import TargetStandardiser
 from distill.training.checkpoint import Checkpoint
 from distill.training.gradients import Gradients
-from distill.training.optim import Ema, build_optimizer, configure_optimizer, learning_rate
+from distill.training.optim import (
+    Ema,
+    build_optimizer,
+    configure_optimizer,
+    freeze,
+    learning_rate,
+    split_by_updates,
+    states,
+)
 from distill.training.sharding import full_state, same_layout, shard, sharded
 from distill.training.throughput import Cost, size_of
 
 _BUDGET_AFTER = 200  # in the middle of an epoch, a fraction of fewer samples means nothing
+
+
+class NotFiniteError(CurateError):
+    """A loss or a gradient is not finite. The weights and the optimiser are those before the step."""
 
 
 class Trainer:
@@ -35,11 +48,13 @@ class Trainer:
         fingerprint: str,
         standardisers: list[TargetStandardiser] | None = None,
         stage: int = 0,
+        schedule: range | None = None,
     ) -> None:
-        """standardisers: one per teacher; None: fitted on the images of the context."""
+        """standardisers: one per teacher; None: fitted on the images of the context; schedule: see `start_stage`."""
         self.fingerprint = fingerprint
         self.standardisers = context.fit_standardisers() if standardisers is None else standardisers
         self.student = context.new_student()
+        freeze(self.student, context.recipe.train)
         self.size, self.cost = size_of(self.student, context.recipe), Cost.of(self.student, context.recipe)
         if context.recipe.run.activation_checkpointing:
             self.student.backbone.checkpointing = True
@@ -57,12 +72,15 @@ class Trainer:
         """Step of the last checkpoint that was saved or loaded."""
         self.skipped: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        self.start_stage(context, stage)
+        self.start_stage(context, stage, schedule)
 
-    def start_stage(self, context: StageContext, stage: int) -> None:
-        """Start a stage at the beginning of its data. `step` must be the step of its first update."""
+    def start_stage(self, context: StageContext, stage: int, schedule: range | None = None) -> None:
+        """Start a stage of the same weights at the beginning of its data. `step` must be the step of its first update.
+
+        schedule: updates (from 0) that the learning rate's schedule spans; None: those of the stage."""
         recipe, world = context.recipe, context.world
-        self.context, self.stage, self.began = context, stage, self.step
+        self.schedule = range(self.step, self.step + recipe.train.steps) if schedule is None else schedule
+        self.context, self.stage, self.began, self.position = context, stage, self.step, Position()
         self.epoch: int | None = None
         """Epoch of the last update in this stage."""
         self.loader = Loader(
@@ -79,7 +97,8 @@ class Trainer:
     def values(self) -> dict[str, Any]:
         """JSON values of a checkpoint."""
         counts = {"seen": self.seen, "tokens_seen": self.tokens_seen, "skipped": dict(self.skipped)}
-        position = {"stage": self.stage, "began": self.began, "epoch": self.epoch, "reader": self.loader.state_dict()}
+        reader = self.loader.stream.state(self.position)
+        position = {"stage": self.stage, "began": self.began, "epoch": self.epoch, "reader": reader}
         identity = {"fingerprint": self.fingerprint, "step": self.step, "averaged": self.ema is not None}
         return {**identity, **counts, **position, "seconds": self.seconds}
 
@@ -88,31 +107,42 @@ class Trainer:
         tensors = {f"student.{name}": value for name, value in self.student.state_dict().items()}
         if self.ema is not None:
             tensors |= {f"ema.{name}": value for name, value in self.ema.state(self.student).items()}
-        for name, parameter in self.student.named_parameters():
-            for key, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"optimizer.{name}.{key}"] = value
-        for number, group in enumerate(self.optimizer.param_groups):
-            tensors |= {f"group.{number}.{key}": value for key, value in group.items() if isinstance(value, Tensor)}
-        return tensors
+        return tensors | {f"optimizer.{name}": value for name, value in states(self.student, self.optimizer).items()}
 
     def load(self, saved: Checkpoint) -> None:
-        """Load a checkpoint of this stage. A collective of all ranks."""
-        saved.check(self.student.state_dict(), "student.")
-        parameters = dict(self.student.named_parameters())
-        for place, (shape, dtype) in saved.shapes().items():
+        """Load a checkpoint of this stage, or, of the end of the stage before, what both have. A collective of all
+        ranks."""
+        held, values = saved.shapes(), saved.values
+        resumed = values.get("stage", self.stage) == self.stage
+        if resumed:
+            saved.check(self.student.state_dict(), "student.")
+        wanted = {
+            name: own for name, own in self.tensors().items() if resumed or (held.get(name) or [0])[0] == own.shape
+        }
+        parameters = {name: item for name, item in self.student.named_parameters() if item.requires_grad}
+        for place, (shape, dtype) in held.items():
             kind, _, rest = place.partition(".")
             name, _, key = rest.rpartition(".")
-            if kind == "optimizer":
-                self.optimizer.state[parameters[name]][key] = same_layout(shape, dtype, parameters[name])
+            if kind == "optimizer" and name in parameters and f"student.{name}" in wanted:
+                wanted[place] = same_layout(shape, dtype, parameters[name])
+                self.optimizer.state[parameters[name]][key] = wanted[place]
             elif kind == "group":
-                self.optimizer.param_groups[int(name)][key] = torch.zeros(shape, dtype=dtype)
-        saved.load(self.tensors(), self.context.world)
-        values = saved.values
+                wanted[place] = torch.zeros(shape, dtype=dtype)
+        saved.load(wanted, self.context.world)
+        if self.context.recipe.train.optimizer == "lamb":
+            split_by_updates(self.optimizer, wanted.get("group.0.step"))
         self.checkpoint_step = values["step"]
         self.step, self.seen, self.seconds = values["step"], values["seen"], values["seconds"]
-        self.tokens_seen = values["tokens_seen"]
-        self.skipped, self.began, self.epoch = Counter(values["skipped"]), values["began"], values.get("epoch")
-        self.loader.load_state_dict(values["reader"])
+        self.tokens_seen, self.skipped = values["tokens_seen"], Counter(values["skipped"])
+        self.began = self.step
+        if resumed:
+            self.began, self.epoch = values["began"], values.get("epoch")
+            self.loader.load_state_dict(values["reader"])
+            self.position = self.loader.stream.position(values["reader"])
+
+    def rate(self, step: int) -> float:
+        """Learning rate of an update, from 0."""
+        return learning_rate(self.context.recipe.train, step - self.schedule.start, len(self.schedule))
 
     def final_student(self) -> Student:
         """The student to evaluate: unsharded, with the moving average's weights if there is one. A collective."""
@@ -127,6 +157,11 @@ class Trainer:
         """Whether all weights are finite, on every rank. A collective."""
         bad = sum(int((~torch.isfinite(local(item.detach()))).any()) for item in self.student.parameters())
         return self.context.world.largest(bad) == 0
+
+    def captured(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Values and tensors to run the step again that was not finite."""
+        own = {f"random.{self.context.world.rank}.{kind}": value for kind, value in self.random.items()}
+        return {**self.values(), "ranks": self.context.world.size}, self.tensors() | own
 
     # --- an update ---
 
@@ -153,7 +188,7 @@ class Trainer:
         if images:
             with self._memory_error():
                 sums |= self._optimize(share, images)
-        self.step += 1
+        self.step, self.position = self.step + 1, share.step.after
         self.tokens_seen += int(image_tokens)
         return sums, stops > 0
 
@@ -172,6 +207,7 @@ class Trainer:
 
     def _optimize(self, share: BatchShare, images: float) -> dict[str, float]:
         recipe, world = self.context.recipe, self.context.world
+        self.random = random_states()
         self.optimizer.zero_grad(set_to_none=True)
         parts = share.micro_batches(recipe.run.micro_sequences)
         micros = [self.context.micro_batch(part.images) for part in parts if part.images]
@@ -185,7 +221,7 @@ class Trainer:
                 if parameter.grad is not None:
                     local(parameter.grad).mul_(recipe.train.clip_norm / norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, self.step - self.began)
+            group["lr"] = group["factor"] * self.rate(self.step)
         self.optimizer.step()
         for objective in self.objectives:
             objective.after_update(self.student)
@@ -206,10 +242,10 @@ class Trainer:
         return {"expert_load": float(load.max())}
 
     def _check_finite(self, values: dict[str, float]) -> None:
-        """CurateError for a value that is not finite. All ranks have the same values, so they end together."""
+        """NotFiniteError for a value that is not finite. All ranks have the same values, so they end together."""
         bad = [name for name, value in values.items() if not math.isfinite(value)]
         if bad:
-            raise CurateError(f"step {self.step + 1}: {_not_finite(bad, values)}; {self.restart_advice()}")
+            raise NotFiniteError(f"step {self.step + 1}: {_not_finite(bad, values)}")
 
     def restart_advice(self) -> str:
         """What to do when training diverges; resuming with the same settings would diverge again."""
@@ -256,6 +292,12 @@ class Trainer:
         counts = ", ".join(f"{reason} {count}" for reason, count in common)
         example = self.examples.get(common[0][0], "") if common else ""
         return counts + (f"; such as {example}" if example else "")
+
+
+def random_states() -> dict[str, Tensor]:
+    """States of torch's generators, by kind of device."""
+    states = {"cpu": torch.get_rng_state()}
+    return states | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_initialized() else {})
 
 
 def _not_finite(bad: list[str], values: dict[str, float]) -> str:

@@ -53,6 +53,7 @@ def trainer_of(values: dict[str, Any], world: World) -> Trainer:
     context = StageContext.of(recipe, open_mixture(recipe.data), world)
     if recipe.student.text is not None:
         context.tokenizer = context.fit_tokenizer()
+    context.find_classes({})
     return Trainer(context, "fingerprint")
 
 
@@ -69,7 +70,8 @@ def take_steps(
             routed = record_routing(student) if routing is None else replay_routing(student, routing[number])
         with routed as recorded:
             sums, _ = trainer.update(share)
-        grads = {name: full_tensor(item.grad).clone() for name, item in trainer.student.named_parameters()}
+        given = {name: item.grad for name, item in trainer.student.named_parameters() if item.grad is not None}
+        grads = {name: full_tensor(grad).clone() for name, grad in given.items()}
         taken.append({"sums": sums, "grads": grads, "own": len(share.images), "routing": recorded})
         if save is not None and trainer.step == SAVED:
             run = RunFolder(save)

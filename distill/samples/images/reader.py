@@ -8,7 +8,7 @@ lose hits. If images are augmented, the cache holds the original image.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -61,6 +61,8 @@ class PatchedImage:
     """The text drawn for it; None if its source names no texts, or if the sample has none of them."""
     second_text: str | None = None
     """The other text of its source's `text_pair`."""
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """What objectives read of its columns, by name."""
     augmented: bool = False
     """Augmented at random, so that the teachers' features for it must not be reused."""
     frames: int = 1
@@ -138,6 +140,7 @@ class ImageReader:
         reads_text: bool = True,
         needs_text: bool = False,
         vectors: TextVectors | None = None,
+        columns: Collection[str] = (),
         whole: bool = False,
         enlarge: bool = False,
         square: Square | None = None,
@@ -145,12 +148,12 @@ class ImageReader:
         """max_tokens: overrides the sources' limits; share, open_tars: see MemberReader; read: returns the bytes of a
         row, instead of the dataset's tars; two_crops: augment each image a second time; reads_text: read texts if a
         source names them; needs_text: skip an image without text as `no_text`; vectors: of texts; an image without one
-        is skipped as `no_text` too; whole: never decode JPEGs at a reduced size, which is the default with teachers;
-        enlarge: scale smaller images up to the limit; square: bring images to squares, of as many pixels as the limit,
-        for the teachers as for the student."""
+        is skipped as `no_text` too; columns: to read; whole: never decode JPEGs at a reduced size, which is the default
+        with teachers; enlarge: scale smaller images up to the limit; square: bring images to squares, of as many pixels
+        as the limit, for the teachers as for the student."""
         mixture = as_mixture(dataset)
         self.patch, self._max_pixels = patch, max_pixels
-        self._reads_text, self._needs_text = reads_text, needs_text
+        self._reads_text, self._needs_text, self._columns = reads_text, needs_text, columns
         self._mixture, draws = mixture, Draws(mixture, seed)
         self.members = MemberReader(mixture, share=share, open_tars=open_tars)
         self._read, self._draws = read or self.members.read, draws
@@ -176,6 +179,7 @@ class ImageReader:
         try:
             texts = self._texts(row, epoch)
             vector = None if self._vectors is None else self._vectors.of_row(row)
+            columns = self.texts.columns(row, self._columns) if self._columns else {}
             if self._augment is None or epoch is None:
                 image = self._plain(row, self.patch_counts.limit_of(row, epoch))
             else:
@@ -187,7 +191,7 @@ class ImageReader:
         except Exception as error:  # noqa: BLE001 - one sample never ends a run; the limit of skipped samples does
             return Skipped(row, "preparation_failed", f"{type(error).__name__}: {error}")
         image.text, image.second_text = (*texts, None, None)[:2]
-        image.epoch, image.vector = epoch or 0, vector
+        image.epoch, image.vector, image.columns = epoch or 0, vector, columns
         return image
 
     def draws(self, images: Sequence[PatchedImage]) -> NDArray[np.uint64]:

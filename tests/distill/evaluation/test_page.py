@@ -39,7 +39,7 @@ def page() -> bytes:
         "sets": 2,
     }
     result = {"settings": {"k": 20}, "sets": [one, one], "averages": [mean]}
-    return render_page("toy", result, [[("image", drawn)], []])
+    return render_page("toy", result, [[("image", drawn)], []], {"held-out/knn": [(10, 0.2), (20, 0.5)]})
 
 
 def test_the_best_and_worst_classes_are_shown(page):

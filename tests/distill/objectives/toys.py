@@ -52,6 +52,17 @@ class Colours(Objective):
         return (own @ own.T - (wanted @ wanted.T).detach()).square().mean()
 
 
+class Cracked(Objective):
+    """Becomes infinite for the sample of one row."""
+
+    row: int = 11
+
+    def terms(self, outputs: Outputs) -> Mapping[str, Term]:
+        cracks = torch.tensor([image.row == self.row for image in outputs.batch.images], dtype=torch.bool)
+        lengths = outputs.image.summary.square().mean(1)
+        return {self.label: Term(self.weight, lengths / torch.where(cracks, 0.0, 1.0).to(lengths))}
+
+
 def colours(outputs: Outputs, like: Tensor) -> Tensor:
     """(N, 3) mean colours of the patches, 0 to 1."""
     return outputs.batch.tensor(like.device).unflatten(-1, (-1, 3)).to(like.dtype).mean(1) / 255

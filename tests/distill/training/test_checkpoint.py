@@ -6,7 +6,9 @@ import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,9 @@ from distill.commands.train import train
 from distill.parallel import World
 from distill.recipe import apply_overrides
 from distill.teachers import Standardiser, TargetStandardiser
+from distill.training import checkpoint_writer
 from distill.training.checkpoint import (
+    Checkpoint,
     last_checkpoint,
     last_valid_checkpoint,
     load_standardisers,
@@ -26,6 +30,7 @@ from distill.training.checkpoint import (
     save_standardisers,
 )
 from distill.training.run_folder import RunFolder
+from distill.training.trainer import Trainer
 from tests.distill.full_disk import files_of_at_most
 
 ALONE = World(0, 1, torch.device("cpu"))
@@ -138,6 +143,32 @@ def test_a_full_disk_leaves_no_partial_checkpoint(run):
     assert names(run) == ["step-00000001"]
     saved(run, 2, rows=1000)
     assert run.steps() == [1, 2]
+
+
+def test_a_checkpoint_is_written_while_the_next_step_is_taken(recipe, monkeypatch):
+    """It has the weights of the step that it belongs to."""
+    later, weights = threading.Event(), dict[int, Any]()
+    save, update = checkpoint_writer.save_checkpoint, Trainer.update
+
+    def slow(run: RunFolder, values: dict[str, Any], *args: Any) -> Path:
+        assert values["step"] > 2 or later.wait(60)
+        return save(run, values, *args)
+
+    def noted(self: Trainer, *args: Any, **more: Any) -> Any:
+        sums = update(self, *args, **more)
+        weights[self.step] = {name: value.clone() for name, value in self.student.state_dict().items()}
+        if self.step == 3:
+            assert RunFolder(Path(recipe.run.folder)).steps() == []
+            later.set()
+        return sums
+
+    monkeypatch.setattr(checkpoint_writer, "save_checkpoint", slow)
+    monkeypatch.setattr(Trainer, "update", noted)
+    run = train(apply_overrides(recipe, ["evaluate.tasks=[]"], "test"), Console(quiet=True))
+    assert run.steps() == [2, 4]
+    for step in run.steps():
+        saved = Checkpoint(run.checkpoint(step), {"averaged": False}).weights()
+        assert all(torch.equal(value, weights[step][name]) for name, value in saved.items())
 
 
 def test_training_on_a_full_disk_ends_with_one_line_and_resumes_when_there_is_space(recipe):

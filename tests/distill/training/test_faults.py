@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from curate.core.errors import BudgetError, CurateError, PreflightError
+from curate.core.errors import BudgetError, CurateError, InputError, PreflightError
+from distill.commands.replay import replay
 from distill.commands.train import train
 from distill.parallel import join_world
 from distill.recipe import Recipe, apply_overrides, parse_recipe
+from distill.training.run_folder import RunFolder
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
 
@@ -95,9 +98,27 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_a_remedy(recipe):
     with pytest.raises(
         CurateError,
         match=r"^step \d: .* is -?(nan|inf); (the checkpoint of step \d is unchanged|no checkpoint was written), but "
-        r"the same settings would fail again: start a new run .* a train.learning_rate below 1e\+09, more",
+        r"the same settings would fail again: start a new run .* a train.learning_rate below 1e\+09, more .*"
+        r"clip_norm=1. `distill replay .*` shows where it begins$",
     ):
         train(with_sets(recipe, *wild), QUIET)
+
+
+def test_a_step_that_is_not_finite_runs_again(values, capsys):
+    """One sample's loss becomes infinite in a forward pass; the other lines follow from it."""
+    values["objectives"] = [{"objective": "tests.distill.objectives.toys:Cracked"}]
+    recipe = with_sets(parse_recipe(values, "test"), "train.steps=9", "run.checkpoint_every=3")
+    with pytest.raises(CurateError, match=r"^step (\d): cracked is (inf|nan)") as caught:
+        train(recipe, QUIET)
+    step, run = int(str(caught.value)[5]), Path(recipe.run.folder)
+    assert RunFolder(run).captured() == [step]
+    lines = replay(str(run), None, Console(width=400))
+    assert replay(str(run), step, QUIET) == lines
+    assert re.fullmatch(r"cracked is not finite for 1 of \d+ samples, the first [0-9a-f]{32}", lines[0])
+    assert re.fullmatch(r"backward: the gradient of \S+ is the first that is not finite", lines[1])
+    assert lines[0] in capsys.readouterr().out
+    with pytest.raises(InputError, match=rf"no step 99 that was not finite; it has {step}$"):
+        replay(str(run), 99, QUIET)
 
 
 @pytest.mark.parametrize(

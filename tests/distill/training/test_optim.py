@@ -4,8 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from distill.recipe import Recipe, apply_overrides
-from distill.training.optim import Ema, build_optimizer, configure_optimizer, learning_rate, parameter_groups
+from curate.encoders.student.config import HeadConfig
+from distill.context import new_student
+from distill.recipe import Recipe, apply_overrides, parse_recipe
+from distill.training.optim import (
+    Ema,
+    build_optimizer,
+    configure_optimizer,
+    learning_rate,
+    parameter_groups,
+    rate_factors,
+)
 
 
 def with_sets(recipe: Recipe, *overrides: str) -> Recipe:
@@ -23,7 +32,7 @@ def with_sets(recipe: Recipe, *overrides: str) -> Recipe:
 def test_the_learning_rate_rises_and_then_follows_the_schedule(recipe, schedule, rates):
     sets = ["steps=11", "warmup_steps=4", "learning_rate=1", "final_learning_rate=0.4", f"schedule={schedule}"]
     recipe = with_sets(recipe, *(f"train.{item}" for item in sets))
-    assert [learning_rate(recipe, step) for step in range(11)] == pytest.approx(rates, abs=1e-6)
+    assert [learning_rate(recipe.train, step, 11) for step in range(11)] == pytest.approx(rates, abs=1e-6)
 
 
 class Model(nn.Module):
@@ -63,6 +72,56 @@ def test_each_optimiser_lowers_the_loss_and_takes_a_stages_settings(recipe, name
     configure_optimizer(optimizer, with_sets(recipe, "train.weight_decay=0.5", "train.betas=[0.5, 0.6]").train)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.5, 0.0]
     assert optimizer.param_groups[0]["betas"] == (0.5, 0.6)
+
+
+def test_rates_by_part_and_by_layer_scale_the_learning_rate(values):
+    """With two blocks: 1 above them, decay for the last, its square for the first, its cube for what comes before."""
+    values["train"] |= {"rates": {"heads": 0.1, "backbone.blocks.1": 2.0}, "layer_decay": 0.5}
+    recipe = parse_recipe(values, "test")
+    student = new_student(recipe, [HeadConfig(summary=4, patches=None, hidden=4)])
+    factors = rate_factors(student, recipe.train)
+    expected = {"backbone.embed": 0.125, "backbone.prefix": 0.125, "backbone.blocks.0": 0.25, "backbone.blocks.1": 1.0,
+                "backbone.norm": 1.0, "heads": 0.1}  # fmt: skip
+    assert factors == {name: next(own for part, own in expected.items() if name.startswith(part)) for name in factors}
+    groups = parameter_groups(student, 0.1, factors)
+    assert {(group["factor"], group["decays"]) for group in groups} >= {(0.1, True), (0.125, False)}
+    assert sum(len(group["params"]) for group in groups) == len(factors)
+
+
+def test_betas_are_those_of_the_optimisers_authors(values):
+    found = {}
+    for name in ("adamw", "lamb", "lion"):
+        recipe = parse_recipe(values | {"train": values["train"] | {"optimizer": name}}, "test")
+        found[name] = recipe.train.betas
+        assert parse_recipe(recipe.model_dump(mode="json"), "test").train.betas == recipe.train.betas
+    assert found == {"adamw": (0.9, 0.999), "lamb": (0.9, 0.999), "lion": (0.9, 0.99)}
+
+
+def test_lamb_is_that_of_you_et_al_as_a_loop_and_as_lists_of_weights(recipe):
+    """timm's loop, which runs on a CPU, its lists, which run on a GPU, and the update written out, in float64."""
+    train = with_sets(recipe, "train.optimizer=lamb", "train.learning_rate=0.1", "train.epsilon=1e-6").train
+    models = [Model().double() for _ in range(2)]
+    optimizers = [build_optimizer(model, train) for model in models]
+    for group in optimizers[1].param_groups:
+        group["foreach"] = True
+    weight, first, second = models[0].body.weight.detach().clone(), torch.zeros(3, 3), torch.zeros(3, 3)
+    models[1].load_state_dict(models[0].state_dict())
+    random = torch.Generator().manual_seed(0)
+    for step in range(1, 5):
+        for items in zip(*(model.parameters() for model in models), strict=True):
+            for item in items:
+                item.grad = torch.zeros_like(item)
+            items[0].grad.normal_(generator=random)
+            items[1].grad.copy_(items[0].grad)
+        grad = models[0].body.weight.grad
+        first, second = 0.9 * first + 0.1 * grad, 0.999 * second + 0.001 * grad.square()
+        update = (first / (1 - 0.9**step)) / ((second / (1 - 0.999**step)).sqrt() + 1e-6) + 0.02 * weight
+        weight = weight - 0.1 * weight.norm() / update.norm() * update
+        for optimizer in optimizers:
+            optimizer.step()
+        for one, two in zip(*(model.parameters() for model in models), strict=True):
+            assert torch.allclose(one, two, rtol=1e-12, atol=1e-14)
+        assert torch.allclose(models[0].body.weight, weight, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 1e-5), (torch.float64, 1e-12)])

@@ -13,8 +13,9 @@ from rich.console import Console
 
 from curate.core.errors import PinnedError, RecipeError
 from distill.commands.evaluate import evaluate
-from distill.commands.train import train
+from distill.commands.train import prepared, train
 from distill.context import StageContext
+from distill.export import export
 from distill.parallel import World, join_world
 from distill.recipe import Recipe, apply_overrides, parse_recipe
 from distill.samples.sources.dataset import open_dataset
@@ -142,6 +143,25 @@ def test_a_folder_may_be_named_by_fingerprint(recipe, tmp_path):
     first, second = (train(item, QUIET).path for item in named)
     assert first != second
     assert first.name.startswith("toy-")
+
+
+def test_a_run_that_began_with_adams_betas_for_lion_keeps_them(values, tmp_path):
+    values["train"] |= {"optimizer": "lion", "steps": 2}
+    recipe = parse_recipe(values, "test")
+    assert prepared(recipe, QUIET).train.betas == (0.9, 0.99)
+    begun = train(with_sets(recipe, "train.betas=[0.9,0.999]", "evaluate.tasks=[]"), QUIET)
+    assert prepared(recipe, QUIET).train.betas == (0.9, 0.999)
+    assert train(recipe, QUIET).fingerprint() == begun.fingerprint()
+    assert prepared(with_sets(recipe, "train.steps=3"), QUIET).train.betas == (0.9, 0.99)
+
+
+def test_a_checkpoint_of_an_earlier_stage_is_evaluated_and_exported_as_its_student(values, tmp_path):
+    values["stages"] = [{}, {"objectives": [{"objective": "tests.distill.objectives.toys:Colours"}]}]
+    values["train"] |= {"steps": 2, "warmup_steps": 0}
+    run = train(with_sets(parse_recipe(values, "test"), "evaluate.tasks=[knn]"), QUIET)
+    shutil.rmtree(run.checkpoint(4))
+    assert evaluate(str(run.path), [], QUIET)["sets"][0]["knn"]["models"]
+    assert export(run.path, tmp_path / "model").is_dir()
 
 
 def test_training_lowers_the_loss_and_never_sees_a_held_out_set(recipe):

@@ -21,7 +21,7 @@ from distill.parallel import World
 from distill.recipe import Recipe, apply_overrides, parse_recipe
 from distill.samples.sources.mixture import open_mixtures
 from distill.teachers import Teachers
-from distill.training.checkpoint import last_checkpoint, load_standardisers
+from distill.training.checkpoint import Checkpoint, last_checkpoint, load_standardisers
 from distill.training.run import TrainingRun
 from distill.training.run_folder import RunFolder, with_dataset_urls
 from distill.training.trainer import Trainer
@@ -123,6 +123,54 @@ def test_a_resumed_run_gives_the_same_bits(staged, tmp_path, optimizer, precisio
         assert torch.equal(two.final_student().state_dict()[name], value)
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_a_stage_with_other_heads_takes_over_what_stays(staged, tmp_path, optimizer):
+    """From a classifier and a frozen backbone to a whole student with a new head: new weights begin as those of a new
+    student, the others keep weights, optimiser and average, and a restart at any step gives the same bits."""
+    values = apply_overrides(staged, [f"train.optimizer={optimizer}"], "test").model_dump(mode="json")
+    values["run"] |= {"keep_checkpoints": 9, "checkpoint_every": 1}
+    colours = {"objective": "tests.distill.objectives.toys:Colours"}
+    values["stages"][0] |= {"objectives": [], "train": {"steps": 3, "rates": {"backbone": 0, "heads": 0.5}}}
+    values["stages"][1] |= {"objectives": [colours], "teachers": {"descriptor": {"summary": {"weight": 0.5}}}}
+    recipe = parse_recipe(values, "test")
+    one, lines = trained(recipe, tmp_path / "one")
+    first, then = (Checkpoint(tmp_path / "one/checkpoints" / f"step-0000000{step}", {}) for step in (3, 4))
+    assert not any("backbone" in name for name in first.shapes() if name.startswith("optimizer"))
+    new = {name for name in then.shapes() if name.startswith("optimizer.objectives.colours")}
+    assert new and not any("objectives" in name for name in first.shapes())
+    steps = {name: torch.zeros(then.shapes()[name][0]) for name in then.shapes() if name.endswith(".step")}
+    then.load(steps)
+    counts = {name.split(".")[1]: float(value) for name, value in steps.items()}
+    assert counts == {"heads": 4, "backbone": 1, "objectives": 1}
+    plain = one.context.new_student().backbone.state_dict()
+    frozen = {f"student.backbone.{name}": torch.zeros_like(value) for name, value in plain.items()}
+    first.load(frozen)
+    assert all(torch.equal(frozen[f"student.backbone.{name}"], value) for name, value in plain.items())
+    for kept in (2, 3, 5) if optimizer == "lamb" else ():
+        two = tmp_path / str(kept)
+        shutil.copytree(tmp_path / "one", two)
+        for step in range(kept + 1, 8):
+            shutil.rmtree(two / "checkpoints" / f"step-{step:08d}")
+        again, repeated = trained(recipe, two)
+        assert [line["loss"] for line in repeated] == [line["loss"] for line in lines]
+        expected, actual = one.tensors(), again.tensors()
+        assert expected.keys() == actual.keys()
+        assert all(torch.equal(value, actual[name]) for name, value in expected.items())
+    assert recipe.semantic() != staged.semantic()
+    assert parse_recipe(recipe.model_dump(mode="json"), "test").semantic() == recipe.semantic()
+
+
+def test_one_schedule_spans_the_stages_that_continue_it(staged, tmp_path):
+    values = staged.model_dump(mode="json")
+    values["train"] |= {"restart": False, "warmup_steps": 4, "learning_rate": 1.0, "final_learning_rate": 0.1}
+    values["stages"] = [{"train": {"steps": 3}}, {"train": {"steps": 4}}, {"train": {"steps": 2, "restart": True,
+                        "warmup_steps": 0, "learning_rate": 0.5}}]  # fmt: skip
+    recipe = parse_recipe(values, "test")
+    assert recipe.schedules() == [range(7), range(7), range(7, 9)]
+    _, lines = trained(apply_overrides(recipe, ["train.optimizer=lion"], "test"), tmp_path)
+    assert [line["learning_rate"] for line in lines] == pytest.approx([0.25, 0.5, 0.75, 1, 1, 0.55, 0.1, 0.5, 0.1])
+
+
 def test_the_moving_average_is_evaluated_if_there_is_one(staged, tmp_path):
     trainer, _ = trained(staged, tmp_path)
     averaged, last = trainer.final_student().state_dict(), trainer.student.state_dict()
@@ -142,10 +190,25 @@ def test_the_moving_average_is_evaluated_if_there_is_one(staged, tmp_path):
         ),
         ({"data": {"test_fraction": 0.5}}, "stages.1.data.test_fraction: 0.5, but 0.3 in the first stage; set it once"),
         ({"train": {"ema": 0.0}}, "stages.1.train.ema: on in one stage and off in another"),
+        ({"student": {"width": 32}}, "stages.1.student.width: 32, but 16 in the first stage; a stage may change obj"),
+        (
+            {"teachers": {"descriptor": {"relations": {"kind": "rkd"}, "patches": {"weight": 0}}}},
+            "stages.1.teachers.descriptor: its losses need registers, summary, those of the first stage patches, r",
+        ),
+        ({"teachers": {"descriptr": {}}}, "stages.1.teachers: unknown teacher 'descriptr'; choose from descriptor"),
+        ({"teachers": {"descriptor": {"keep": "float16"}}}, "descriptor: a stage cannot change 'keep'; it may change"),
+        (
+            {"train": {"restart": False, "learning_rate": 1.0}},
+            "stages.1.train.learning_rate: 1.0, but 0.01 in the stage before, whose schedule it continues",
+        ),
+        ({"train": {"steps": 2, "warmup_steps": 2}}, r"warmup_steps 2 must be less than steps 2"),
+        ({"train": {"rates": {"backbon": 0}}}, "no weight of the student belongs to 'backbon'; did you mean 'backb"),
+        ({"train": {"rates": {"backbone": 0, "heads": 0}}}, "train.rates: every weight of the student is frozen"),
+        ({"objectives": [], "contrastive": {}}, "contrastive requires student.text and the reverse"),
     ],
 )
 def test_settings_that_a_stage_cannot_change(staged, tmp_path, stage, message):
-    values = staged.model_dump(mode="json") | {"stages": [{}, stage]}
+    values = staged.model_dump(mode="json") | {"stages": [{"train": {"steps": 2}}, stage]}
     with pytest.raises(RecipeError, match=message):
         trained(parse_recipe(values, "test"), tmp_path)
 
@@ -217,8 +280,9 @@ def test_a_stage_reuses_the_teachers_models_and_releases_the_rest(staged, tmp_pa
     models: list[set[int]] = []
     start_stage, of = Trainer.start_stage, Teachers.of
 
-    def started(self: Trainer, context: Any, stage: int) -> None:
-        start_stage(self, context, stage)
+    def started(self: Trainer, context: Any, *args: Any) -> None:
+        stage, *_ = args
+        start_stage(self, context, *args)
         objects = {"context": context, "reader": context.reader, "teachers": context.teachers, "loader": self.loader}
         references.append({name: weakref.ref(item) for name, item in objects.items()})
         models.append({id(encoder) for encoder in context.teachers.encoders.values()})

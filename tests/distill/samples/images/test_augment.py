@@ -46,8 +46,35 @@ def test_colours_change_and_stay_within_their_share():
 
 def test_settings_do_not_shift_random_numbers():
     cut = AugmentRecipe(crop=(0.3, 0.9))
-    both = AugmentRecipe(crop=(0.3, 0.9), colour=0.3)
+    both = AugmentRecipe(crop=(0.3, 0.9), colour=(0.3, 0, 0, 0.2), blur=1)
     assert augmented(cut, 3).shape == augmented(both, 3).shape
+
+
+def test_each_colour_has_its_own_strength():
+    """One number is three equal ones without a hue; brightness alone scales, saturation and hue keep grey pixels."""
+    assert (augmented(AugmentRecipe(colour=0.4)) == augmented(AugmentRecipe(colour=(0.4, 0.4, 0.4, 0)))).all()
+    image, grey = np.asarray(make_image()).astype(float), Image.new("RGB", (8, 8), (100, 100, 100))
+    brighter = augmented(AugmentRecipe(colour=(0.4, 0, 0, 0))).astype(float)
+    unclipped = (brighter > 0) & (brighter < 255) & (image > 50)
+    assert np.ptp(brighter[unclipped] / image[unclipped]) < 0.05 and abs(brighter - image).max() > 5
+    for colour in ((0, 0, 0.4, 0), (0, 0, 0, 0.5)):
+        recipe = AugmentRecipe(colour=colour)
+        assert (np.asarray(augment(grey, recipe, np.random.default_rng(0))) == 100).all()
+        assert (augmented(recipe) != np.asarray(make_image())).any()
+
+
+def test_blur_is_drawn_with_its_probability_and_smooths():
+    rough = [
+        np.abs(np.diff(augmented(AugmentRecipe(blur=0.5), seed).astype(float), axis=1)).mean() for seed in range(40)
+    ]
+    plain = np.abs(np.diff(np.asarray(make_image()).astype(float), axis=1)).mean()
+    assert 8 < sum(value < plain for value in rough) < 32 and max(rough) == plain
+
+
+def test_borders_make_a_square_with_the_image_in_its_middle():
+    square = augmented(AugmentRecipe(letterbox=1))
+    assert square.shape == (40, 40, 3)
+    assert (square[8:32] == np.asarray(make_image())).all() and not square[:8].any() and not square[32:].any()
 
 
 @given(st.integers(1, 300), st.integers(1, 300), NUMBER, NUMBER, NUMBER, NUMBER, st.floats(0.05, 1), st.floats(1, 3))

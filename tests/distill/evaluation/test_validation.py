@@ -1,0 +1,68 @@
+"""Validation during training: its figures, that training does not notice, and that it can be stopped."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from distill.commands.train import train
+from distill.evaluation.extraction import FeatureExtractor
+from distill.recipe import Recipe, parse_recipe
+from distill.training.progress import losses_of, read_lines
+from distill.training.run_folder import RunFolder
+
+QUIET = Console(quiet=True)
+KNN = "validation/held-out/knn"
+
+
+@pytest.fixture
+def validated(values: dict[str, Any]) -> Recipe:
+    values["train"] |= {"steps": 6, "ema": 0.5}
+    values["evaluate"] |= {"tasks": ["knn", "zero_shot"], "every": 2, "every_images": 12}
+    return parse_recipe(values, "test")
+
+
+def test_losses_with_and_without_validation_are_the_same_bits(validated, tmp_path):
+    plain = validated.model_dump(mode="json")
+    plain["evaluate"]["every"], plain["run"]["folder"] = 0, str(tmp_path / "plain")
+    one, two = (train(recipe, QUIET) for recipe in (validated, parse_recipe(plain, "test")))
+    assert one.fingerprint() == two.fingerprint()
+    lines = read_lines(one)
+    assert [losses_of(line) for line in lines] == [losses_of(line) for line in read_lines(two)]
+    assert [line["step"] for line in lines if KNN in line] == [2, 4, 6]
+    assert all(0 <= line[KNN] <= 1 for line in lines if KNN in line)
+    page = (one.path / "evaluation.html").read_text()
+    assert "During training" in page and "held-out/knn" in page
+    assert "During training" not in (two.path / "evaluation.html").read_text()
+
+
+def test_sigterm_ends_a_validation_and_the_run_resumes(validated, monkeypatch):
+    """The signal comes with the first batch; the next is not read."""
+    extract = FeatureExtractor.extract
+
+    def slow(self: FeatureExtractor, batch: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return extract(self, batch)
+
+    monkeypatch.setattr(FeatureExtractor, "extract", slow)
+    began, run = time.monotonic(), RunFolder(Path(validated.run.folder))
+    with pytest.raises(SystemExit, match="143"):
+        train(validated, QUIET)
+    assert run.last_step() == 2 and time.monotonic() - began < 60
+    monkeypatch.undo()
+    train(validated, QUIET)
+    assert [line["step"] for line in read_lines(run) if KNN in line] == [4, 6]
+
+
+def test_nothing_to_compute_is_printed_once(values, capsys):
+    values["evaluate"] |= {"tasks": ["zero_shot"], "every": 1}
+    train(parse_recipe(values, "test"), Console(width=400))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("evaluate.every")]
+    assert len(lines) == 1 and re.match("evaluate.every: nothing to compute: no model here encodes texts", lines[0])
