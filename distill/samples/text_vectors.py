@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from curate.core.errors import InputError, Reject
 from distill.samples.sources.mixture import Mixture
 
+_LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+
 
 class TextVectors:
     """A vector of each row, in memory: 4 bytes for each number, in each process."""
@@ -39,15 +41,21 @@ class TextVectors:
 
 
 def _rows(part: pa.Array, width: int, place: str) -> NDArray[np.float32]:
-    """The lists that are not null (n, width)."""
-    lists = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    if not any(kind(part.type) for kind in lists) or not pa.types.is_floating(part.type.value_type):
-        raise InputError(f"{place} is of type {part.type}; expected lists of floating-point numbers")
-    given = part.drop_null()
-    wrong = [length for length in pc.unique(pc.list_value_length(given)).to_pylist() if length != width]
-    if wrong:
+    """The vectors that are not null (n, width): lists of numbers, or bytes of half-precision numbers, as `text.embed`
+    writes them."""
+    given, kind = part.drop_null(), part.type
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        lengths = [length / 2 for length in pc.unique(pc.binary_length(given)).to_pylist()]
+    elif any(is_list(kind) for is_list in _LISTS) and pa.types.is_floating(kind.value_type):
+        lengths = pc.unique(pc.list_value_length(given)).to_pylist()
+    else:
+        raise InputError(f"{place} is of type {kind}; expected vectors of `text.embed`, or lists of numbers")
+    if wrong := [length for length in lengths if length != width]:
         raise InputError(
-            f"{place} has vectors of {wrong[0]} numbers, but student.text.width is {width}; set it to that"
+            f"{place} has vectors of {wrong[0]:g} numbers, but student.text.width is {width}; set it to that"
         )
-    values: NDArray[np.float32] = given.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
-    return values.reshape(-1, width)
+    if any(is_list(kind) for is_list in _LISTS):
+        values = given.flatten().to_numpy(zero_copy_only=False)
+    else:
+        values = np.frombuffer(b"".join(given.to_pylist()), "<f2")
+    return values.astype(np.float32).reshape(-1, width)

@@ -13,14 +13,16 @@ import torch
 from rich.console import Console
 
 import distill
-from curate.core.errors import CurateError, InputError, RecipeError
+from curate.core.errors import CurateError, InputError, RecipeError, Reject
 from curate.encoders import load
 from distill.commands.train import train
 from distill.context import StageContext
 from distill.export import export
 from distill.parallel import World
 from distill.recipe import parse_recipe
-from distill.samples.sources.mixture import open_mixture
+from distill.samples.sources.dataset import open_dataset
+from distill.samples.sources.mixture import as_mixture, open_mixture
+from distill.samples.text_vectors import TextVectors
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
 from tests.distill.ranks import take_steps
@@ -40,8 +42,10 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 images with a text each, and all except the first with a vector of it."""
     items, random = drawn_items(40), np.random.default_rng(0)
     for number, item in enumerate(items):
+        vector = random.normal(size=WIDTH).astype(np.float32)
         item.columns |= {
-            "vector": random.normal(size=WIDTH).astype(np.float32).tolist() if number else None,
+            "vector": vector.tolist() if number else None,
+            "halves": vector.astype("<f2").tobytes() if number else None,
             "side": 2.0,
         }
     captions = [f"number {number}".encode() for number in range(len(items))]
@@ -138,12 +142,29 @@ def test_texts_may_be_vectors_of_a_column(dataset, tmp_path):
         model.encode_text(["a cat"])
 
 
+def read(vectors: TextVectors, row: int) -> np.ndarray:
+    """NaN for a sample without a vector."""
+    try:
+        return vectors.of_row(row)
+    except Reject:
+        return np.full(WIDTH, np.nan)
+
+
+def test_vectors_are_lists_or_the_halves_of_text_embed(dataset):
+    mixture = as_mixture(open_dataset(str(dataset)))
+    lists, halves = (TextVectors(mixture, name, WIDTH) for name in ("vector", "halves"))
+    found = [[read(vectors, row) for row in range(40)] for vectors in (lists, halves)]
+    assert np.allclose(*found, atol=1e-2, equal_nan=True)
+    assert np.isnan(found[0]).any(1).sum() == 1
+
+
 @pytest.mark.parametrize(
     ("column", "width", "message"),
     [
         ("vectors", WIDTH, r"data\.sources\.0: .* has no column 'vectors', which student\.text\.column names; add it"),
         ("vector", 16, "'vector' has vectors of 8 numbers, but student.text.width is 16; set it to that"),
-        ("side", WIDTH, "'side' is of type double; expected lists of floating-point numbers"),
+        ("halves", 16, "'halves' has vectors of 8 numbers, but student.text.width is 16; set it to that"),
+        ("side", WIDTH, "'side' is of type double; expected vectors of `text.embed`, or lists of numbers"),
     ],
 )
 def test_columns_without_vectors_are_one_line(dataset, tmp_path, column, width, message):
