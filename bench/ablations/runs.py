@@ -41,6 +41,8 @@ class Arm:
     """Settings for `distill train --set`, in addition to the ablation's."""
     dataset: Callable[[int], Curated]
     """The dataset for a seed."""
+    sources: tuple[str, ...] = ("data.sources.0",)
+    """Where the recipe names the dataset."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def _recipe(ablation: Ablation, arm: Arm, seed: int, dataset: str, name: str) ->
     """The effective recipe, and its command-line arguments."""
     place = str(RECIPES / f"{ablation.recipe}.yaml")
     settings = [*ablation.settings, *arm.settings]
-    settings += [f"seed={seed}", f"data.sources.0.dataset={dataset}", f"name={name}"]
+    settings += [f"seed={seed}", f"name={name}", *(f"{source}.dataset={dataset}" for source in arm.sources)]
     return load_recipe(place, settings), [place, *(word for setting in settings for word in ("--set", setting))]
 
 

@@ -31,7 +31,7 @@ KINDS = ("title", "tags")
 FIRST = 10
 
 
-def _dataset(seed: int) -> Curated:
+def dataset(seed: int) -> Curated:
     """The same for every seed."""
     return curate("clip-art-texts", [f"images={images()}"])
 
@@ -39,13 +39,13 @@ def _dataset(seed: int) -> Curated:
 @lru_cache
 def _samples() -> tuple[Mixture, dict[str, list[str]]]:
     """The dataset, and the texts of each kind, empty where an image has none."""
-    dataset = open_dataset(_dataset(0).dataset)
-    mixture = Mixture([dataset], [SourceRecipe(dataset=dataset.url)])
-    members, rows = MemberReader(mixture), range(len(dataset))
+    own = open_dataset(dataset(0).dataset)
+    mixture = Mixture([own], [SourceRecipe(dataset=own.url)])
+    members, rows = MemberReader(mixture), range(len(own))
     return mixture, {kind: ["".join(own[:1]) for own in texts_of(mixture, members, [kind], rows)] for kind in KINDS}
 
 
-def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
+def scores(folder: Path, arm: Arm, seed: int) -> Scores:
     mixture, texts = _samples()
     model, members, dataset = judge.model_of(folder), MemberReader(mixture), mixture.sources[0]
     keys = [str(key) for key in dataset.strings("key")]
@@ -59,14 +59,14 @@ def _judge(folder: Path, arm: Arm, seed: int) -> Scores:
     rows = np.flatnonzero(held & np.array(tested))
     found = judge.outputs(model, [members.read(row) for row in rows.tolist()])
     assert found.embedding is not None
-    scores = {}
+    found_at = {}
     for kind in KINDS:
         own, place = np.unique(np.array([texts[kind][row] for row in rows]), return_inverse=True)
         rank = ranks_of_truth(
             class_scores(found.embedding, judge.embed_texts(model, own.tolist())), place.astype(np.int64)
         )
-        scores[f"{kind} among all, first {FIRST}"] = _at(rows, rank < FIRST, len(dataset))
-    return scores
+        found_at[f"{kind} among all, first {FIRST}"] = _at(rows, rank < FIRST, len(dataset))
+    return found_at
 
 
 def _at(rows: NDArray[np.int64], right: NDArray[np.bool_], count: int) -> judge.Floats:
@@ -77,7 +77,7 @@ def _at(rows: NDArray[np.int64], right: NDArray[np.bool_], count: int) -> judge.
 
 
 def _arm(name: str, texts: str, *more: str) -> Arm:
-    return Arm(name, (f"data.sources.0.texts={texts}", *more), _dataset)
+    return Arm(name, (f"data.sources.0.texts={texts}", *more), dataset)
 
 
 def ablation() -> Ablation:
@@ -95,7 +95,7 @@ def ablation() -> Ablation:
             ("tags", "title"), ("mixed", "title"), ("mixed", "tags"), ("siamese", "title"), ("siamese", "tags"),
             ("siamese", "mixed"),
         ),
-        judge=_judge,
+        judge=scores,
         expected={"siamese": "both kinds kept"},
         source="Xray-Visual, section 4.7.1, with titles for synthetic captions",
         settings=("train.steps=200", "train.warmup_steps=20"),

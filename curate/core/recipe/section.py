@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -24,7 +24,8 @@ class Section(BaseModel):
         expected = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and not _holds(expected, bool):
             raise ValueError(f"expected a number, a name or a mapping, not {str(value).lower()}")
-        if isinstance(value, dict) and list(value.values()) == [None] and _holds(expected, str):
+        typo = isinstance(value, dict) and list(value.values()) == [None]
+        if typo and _holds(expected, str) and get_origin(expected) is not dict:  # a stage's student: {text: null}
             raise ValueError(f"YAML reads {next(iter(value))}: as a mapping; quote the whole value, colon included")
         return value
 

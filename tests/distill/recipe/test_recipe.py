@@ -202,6 +202,16 @@ def test_stages_change_data_and_schedule_and_nothing_else(values):
         apply_overrides(recipe, ["stages.1.train.learning_rat=1"], "r")
 
 
+def test_a_stage_may_train_without_texts_before_one_with_texts(values):
+    values["student"]["text"], values["contrastive"] = {"vocabulary": 300, "width": 8, "heads": 1}, {}
+    values["data"]["sources"][0]["texts"] = {"txt": 1}
+    mae = {"objective": "distill.objectives.mae:Mae"}
+    values["stages"] = [{"student": {"text": None}, "contrastive": None, "objectives": [mae]}, {}]
+    first, second = parse_recipe(values, "r").staged()
+    assert (first.student.text, first.contrastive, len(first.objectives)) == (None, None, 1)
+    assert second.student.text is not None and second.contrastive is not None and not second.objectives
+
+
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
