@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from bench.ablations.runs import Ablation, Arm
 from bench.ablations.texts import dataset, scores
+from distill.objectives import Objective
+from distill.objectives.denoising import Denoising
+from distill.objectives.masking import Masking
+from distill.objectives.slip import Slip
 
-_OF = "distill.objectives"
+
+def _trained(objective: type[Objective], values: str = "") -> str:
+    """The setting of an arm that has this objective too."""
+    return f"objectives=[{{objective: {objective.__module__}:{objective.__qualname__}{values}}}]"
 
 
 def _arm(name: str, *settings: str, sources: tuple[str, ...] = ("data.sources.0",)) -> Arm:
@@ -20,9 +27,9 @@ def _arm(name: str, *settings: str, sources: tuple[str, ...] = ("data.sources.0"
 def ablation() -> Ablation:
     arms = (
         _arm("plain"),
-        _arm("masking", f"objectives=[{{objective: {_OF}.masking:Masking, share: 0.25}}]"),
-        _arm("denoising", f"objectives=[{{objective: {_OF}.denoising:Denoising}}]"),
-        _arm("slip", f"objectives=[{{objective: {_OF}.slip:Slip, hidden: 256, embed: 64}}]"),
+        _arm("masking", _trained(Masking, ", share: 0.25")),
+        _arm("denoising", _trained(Denoising)),
+        _arm("two crops", _trained(Slip, ", hidden: 256, embed: 64")),
         _arm("all negatives", "contrastive.negatives=all"),
         _arm("attention pool", "student.pool=attention", "student.pool_heads=3"),
         _arm("mean pool", "student.pool=mean"),
@@ -41,7 +48,7 @@ def ablation() -> Ablation:
             "mae first",
             "train.steps=100",
             "stages=[{student: {text: null}, contrastive: null,"
-            f" objectives: [{{objective: {_OF}.mae:Mae, decoder: {{depth: 1, width: 96}}}}]}},"
+            " objectives: [{objective: distill.objectives.mae:Mae, decoder: {depth: 1, width: 96}}]},"
             " {train: {steps: 200, warmup_steps: 20}}]",
         ),
         _arm("siamese", "data.sources.0.texts={title: 0.5, tags: 0.5}", "data.sources.0.text_pair=[title, tags]"),

@@ -184,7 +184,7 @@ def test_a_recipe_survives_its_own_yaml(recipe):
     assert Recipe.model_validate(yaml.safe_load(yaml.safe_dump(recipe.model_dump(mode="json")))) == recipe
 
 
-def test_stages_change_data_and_schedule_and_nothing_else(values):
+def test_a_stage_changes_what_it_names(values):
     values["stages"] = [
         {"train": {"steps": 3}},
         {"train": {"steps": 2, "learning_rate": 1e-5}, "data": {"sequence_tokens": 128}},
