@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -30,5 +30,7 @@ class Section(BaseModel):
 
 
 def _holds(annotation: Any, kind: type) -> bool:
-    """Whether an annotation is this type, Any, or contains either."""
+    """Whether an annotation is this type, Any, or contains either, other than in a mapping."""
+    if get_origin(annotation) is dict:
+        return False
     return annotation in (kind, Any) or any(_holds(part, kind) for part in get_args(annotation))
