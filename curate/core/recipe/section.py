@@ -24,12 +24,13 @@ class Section(BaseModel):
         expected = cls.model_fields[str(info.field_name)].annotation
         if isinstance(value, bool) and not _holds(expected, bool):
             raise ValueError(f"expected a number, a name or a mapping, not {str(value).lower()}")
-        typo = isinstance(value, dict) and list(value.values()) == [None]
-        if typo and _holds(expected, str) and get_origin(expected) is not dict:  # a stage's student: {text: null}
+        if isinstance(value, dict) and list(value.values()) == [None] and _holds(expected, str):
             raise ValueError(f"YAML reads {next(iter(value))}: as a mapping; quote the whole value, colon included")
         return value
 
 
 def _holds(annotation: Any, kind: type) -> bool:
-    """Whether an annotation is this type, Any, or contains either."""
+    """Whether an annotation is this type, Any, or contains either, other than in a mapping."""
+    if get_origin(annotation) is dict:
+        return False
     return annotation in (kind, Any) or any(_holds(part, kind) for part in get_args(annotation))
