@@ -51,7 +51,7 @@ class StageRecipe(Section):
     data: dict[str, Any] = {}
     train: dict[str, Any] = {}
     student: dict[str, Any] = {}
-    """`text`: null without a text tower."""
+    """`text`: null without a text tower. `keep`, `keep_layers`, `merge`: fewer tokens."""
     teachers: dict[str, dict[str, Any]] = {}
     """Other losses, by the teacher's name: {dinov3: {summary: {weight: 0}}}."""
     contrastive: dict[str, Any] | None = None

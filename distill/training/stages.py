@@ -10,10 +10,13 @@ from curate.encoders.student.config import StudentConfig
 from distill.recipe import Recipe
 
 
+_OF_A_STAGE = {"text", "keep", "keep_layers", "merge"}
+
+
 def weights_of(stage: Recipe) -> dict[str, Any]:
-    """What decides which weights a stage has, and which of them it trains in which groups."""
+    """What decides which weights a stage has, which tokens reach them, and which it trains in which groups."""
     objectives = [(item.label, type(item), item.model_dump(exclude={"weight"})) for item in stage.every_objective]
-    return {"text": stage.student.text, "objectives": objectives} | {
+    return {"text": stage.student.text, "objectives": objectives, "reduction": stage.student.reduction} | {
         name: getattr(stage.train, name) for name in ("rates", "layer_decay")
     }
 
@@ -21,7 +24,7 @@ def weights_of(stage: Recipe) -> dict[str, Any]:
 def check_stages(stages: Sequence[Recipe]) -> None:
     """RecipeError if a later stage changes a setting of the optimiser, the standardisation, the held-out rows, the
     backbone or the kinds of teachers' features, which it takes over from the first stage."""
-    sizes = [f"student.{name}" for name in StudentConfig.model_fields if name != "text"]
+    sizes = [f"student.{name}" for name in StudentConfig.model_fields if name not in _OF_A_STAGE]
     texts = [stage.student.text for stage in stages if stage.student.text is not None]
     for number, stage in enumerate(stages):
         if stage.student.text not in (None, *texts[:1]):

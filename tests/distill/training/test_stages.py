@@ -160,6 +160,19 @@ def test_a_stage_with_other_heads_takes_over_what_stays(staged, tmp_path, optimi
     assert parse_recipe(recipe.model_dump(mode="json"), "test").semantic() == recipe.semantic()
 
 
+def test_a_stage_may_drop_tokens_that_the_one_before_keeps(staged, tmp_path):
+    values = staged.model_dump(mode="json")
+    denoising = {"objective": "distill.objectives.denoising:Denoising"}
+    values |= {"teachers": [], "objectives": [denoising]}
+    values["stages"][1] |= {"student": {"keep": 0.5, "keep_layers": [1]}}
+    trainer, lines = trained(parse_recipe(values, "test"), tmp_path / "run")
+    assert trainer.student.backbone.reduction.keep == 0.5 and trainer.cost.reduction
+    assert [line["stage"] for line in lines] == [0] * 3 + [1] * 4
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000007")
+    again, _ = trained(parse_recipe(values, "test"), tmp_path / "run")
+    assert all(torch.equal(again.tensors()[name], value) for name, value in trainer.tensors().items())
+
+
 def test_one_schedule_spans_the_stages_that_continue_it(staged, tmp_path):
     values = staged.model_dump(mode="json")
     values["train"] |= {"restart": False, "warmup_steps": 4, "learning_rate": 1.0, "final_learning_rate": 0.1}
