@@ -9,7 +9,6 @@ from curate.core.errors import RecipeError
 from curate.encoders.student.config import StudentConfig
 from distill.recipe import Recipe
 
-
 _OF_A_STAGE = {"text", "keep", "keep_layers", "merge"}
 
 
