@@ -99,7 +99,7 @@ def training_recipe() -> str:
         rows = []
         comments = attribute_docs(section)
         for name, info in section.model_fields.items():
-            value = info.get_default(call_default_factory=True)
+            value = info.get_default(call_default_factory=True, validated_data={})
             plain = json.dumps(value.model_dump() if isinstance(value, BaseModel) else value, default=str)
             kind_of_value, inner = code(type_name(info.annotation)), models(info.annotation)
             for model in inner:
