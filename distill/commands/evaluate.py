@@ -45,7 +45,7 @@ def evaluate(
 
     A run's evaluation is read if it was computed with these settings before. datasets: more datasets, in addition to
     `evaluate.datasets`; to: folder for a model's evaluation.json and evaluation.html; checkpoints: evaluate the student
-    of each kept checkpoint of a run instead, on the images of the last stage.
+    of each kept checkpoint of a run instead, on the images of the last one's stage.
     """
     folder = Path(place).expanduser().absolute()
     is_model = (folder / CONFIG).is_file()

@@ -35,7 +35,7 @@ def evaluate_run(
 ) -> tuple[Result, bytes]:
     """The content of evaluation.json, and the page. Every rank calls it and gets the same result.
 
-    context: of the run's last stage; standardisers: of its teachers; curves: of validations during training; alone:
+    context: of the checkpoint's stage; standardisers: of its teachers; curves: of validations during training; alone:
     without the student before training and without the teachers.
     """
     recipe, settings, teachers = context.recipe, context.recipe.evaluate, context.teachers
