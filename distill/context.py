@@ -18,7 +18,7 @@ from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.attention import attention_backend
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.network.student import Student, build_student
-from curate.encoders.student.tokenizer import PAD, AnyTokenizer, Tokenizer
+from curate.encoders.student.tokenizer import AnyTokenizer, Tokenizer
 from distill.objectives.labels import Labels
 from distill.objectives.outputs import MicroBatch, TeacherSpace, spaces_of
 from distill.objectives.views import SECOND
@@ -37,6 +37,7 @@ from distill.samples.sources.mixture import Mixture, as_mixture
 from distill.samples.text_vectors import TextVectors
 from distill.teachers import TargetStandardiser, Teachers, fit_standardisers
 from distill.teachers.feature_cache import open_caches
+from distill.teachers.text_cache import open_text_caches
 from distill.training.initial import Taken, start_from
 
 _STANDARDISE_SALT, _TOKENIZER_SALT, _CLASSES_SALT = 0x57A4, 0x70C3, 0xC1A5
@@ -94,11 +95,16 @@ class StageContext:
             torch.set_num_threads(recipe.run.threads)
         mixture = as_mixture(dataset, recipe.data.sources)
         allowance, settings = CacheBudget(recipe.run.cache_bytes), recipe.data.augment
-        name, caches = (lambda row: f"image {mixture.value('key', row)}"), open_caches(recipe, mixture)
+        cached: dict[str, Any] = {
+            "allowance": allowance,
+            "name": lambda row: f"image {mixture.value('key', row)}",
+            "caches": open_caches(recipe, mixture),
+            "text_caches": open_text_caches(recipe, mixture),
+        }
         if models is None:
-            teachers = Teachers.of(recipe, world.device, allowance=allowance, name=name, caches=caches)
+            teachers = Teachers.of(recipe, world.device, **cached)
         else:
-            teachers = models.with_empty_cache(allowance=allowance, name=name, caches=caches)
+            teachers = models.with_empty_cache(**cached)
         text = recipe.student.text
         vectors = None if text is None or text.column is None else TextVectors(mixture, text.column, text.width)
         reader = ImageReader(
@@ -229,9 +235,9 @@ class StageContext:
         if not needs.text_tower:
             return micro
         tokens = self.text_tokens(batch)
-        vectors = {
-            label: self._like_texts(self.teachers.texts(label, self._texts(batch))) for label in needs.teacher_texts
-        }
+        each = 2 if self.recipe.data.paired else 1
+        texts, rows = self._texts(batch), [image.row for image in batch.images for _ in range(each)]
+        vectors = {label: self._like_texts(self.teachers.texts(label, texts, rows)) for label in needs.teacher_texts}
         return replace(micro, tokens=tokens, groups=self.groups(batch, tokens), teacher_texts=vectors)
 
     def _texts(self, batch: Batch) -> list[str]:
@@ -263,17 +269,10 @@ class StageContext:
 
         An image and a text whose samples share a number are not negatives, see `same`. tokens: of `text_tokens`.
         """
-        rows = tokens.flatten(0, -2).tolist()
+        rows = tokens.flatten(0, -2).cpu().numpy()
         count = 1 if tokens.ndim == 2 else tokens.shape[1]
-        texts = key_words([make_key("text", str(_without_padding(row))) for row in rows])
+        known = [np.trim_zeros(row, "b") for row in rows]  # without padding; CLIP's is also a token within texts
+        texts = key_words([make_key("text", row.tobytes().hex()) for row in known])
         sets = self.dataset.sets_of([image.row for image in batch.images])
         words = np.concatenate([texts[:, 0].reshape(-1, count), sets[:, :1]], axis=1) >> np.uint64(1)
         return torch.from_numpy(words.astype(np.int64)).to(self.world.device)
-
-
-def _without_padding(row: list[float]) -> list[float]:
-    """CLIP's padding is also a token within texts."""
-    length = len(row)
-    while length and row[length - 1] == PAD:
-        length -= 1
-    return row[:length]

@@ -7,7 +7,7 @@ and started again. Ranks divide the shards. Format: `distill.teachers.feature_ca
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +27,18 @@ from distill.samples.batches.loader import read_in_order
 from distill.samples.images.reader import ImageReader, PatchedImage
 from distill.samples.sources.dataset import Dataset
 from distill.samples.sources.mixture import Mixture, open_mixtures
+from distill.samples.texts import Texts
 from distill.teachers.base import TeacherFeatures
-from distill.teachers.feature_cache import cache_key, features_bytes, is_cached, shard_file, writing_shard
+from distill.teachers.feature_cache import SCHEMA, cache_key, features_bytes, writing_shard
+from distill.teachers.shard_files import is_cached, shard_file, writing
 from distill.teachers.teachers import Teachers
+from distill.teachers.text_cache import SCHEMA as TEXT_SCHEMA
+from distill.teachers.text_cache import batch_of, text_key
 
 _BATCH = 64
 _SAMPLE = 100_000
+_TEXTS = 1024
+"""Samples whose texts are in memory at once."""
 _SPARE = 0.95
 """Share of the free disk space that may be filled."""
 
@@ -44,11 +50,13 @@ class Job:
     dataset: Dataset
     source: SourceRecipe
     keys: dict[str, str]
-    """By the teacher's label."""
+    """Of features of images, by the teacher's label."""
+    texts: dict[str, str]
+    """Of vectors of texts, by the teacher's label."""
 
     def missing(self, storage: Storage, shard: int) -> list[str]:
         """Teachers whose features of a shard are not in the cache."""
-        return [label for label, key in self.keys.items() if not is_cached(storage, shard_file(key, shard))]
+        return [label for label, key in self.keys.items() if not is_cached(storage, shard_file(key, shard), SCHEMA)]
 
 
 def jobs_of(recipe: Recipe, mixtures: Sequence[Mixture]) -> list[Job]:
@@ -58,9 +66,13 @@ def jobs_of(recipe: Recipe, mixtures: Sequence[Mixture]) -> list[Job]:
     for stage, mixture in zip(recipe.staged(), mixtures, strict=True):
         for dataset, source in zip(mixture.sources, mixture.recipes, strict=True):
             found = {item.label: cache_key(dataset, source, item, stage) for item in stage.teachers}
-            keys = {label: key for label, key in found.items() if key is not None and key not in listed}
-            listed.update(keys.values())
-            jobs += [Job(dataset, source, keys)] if keys else []
+            of_texts = {item.label: text_key(dataset, source, item, stage) for item in stage.teachers}
+            keys, texts = (
+                {label: key for label, key in each.items() if key is not None and key not in listed}
+                for each in (found, of_texts)
+            )
+            listed.update(keys.values(), texts.values())
+            jobs += [Job(dataset, source, keys, texts)] if keys or texts else []
     if not jobs:
         raise RecipeError(
             "nothing to cache: teachers see another version of an image in each epoch (data.augment, or several sizes "
@@ -100,23 +112,61 @@ class CacheWriter:
         self.teachers = Teachers.of(recipe, world.device)
 
     def write(self, job: Job) -> None:
-        shards = job.dataset.integers("shard")
-        # rank 0 decides: another rank may look later, when some shards are done, and would divide them differently
-        listed = [shard for shard in np.unique(shards).tolist() if job.missing(self.storage, shard)]
-        todo: list[int] = self.world.gather(listed)[0]
         mixture = Mixture([job.dataset], [job.source])
         reader = ImageReader(mixture, patch=self.recipe.student.patch, teachers=self.teachers, reads_text=False)
+        if job.keys:
+            self._write_images(job, reader)
+        for label, key in job.texts.items():
+            self._write_texts(job, reader.texts, label, key)
+
+    def _missing(self, job: Job, missing: Callable[[int], bool]) -> list[int]:
+        """Shards to compute on all ranks; rank 0 decides: another rank may look later, when some of them are done, and
+        would divide them differently."""
+        listed = [shard for shard in np.unique(job.dataset.integers("shard")).tolist() if missing(shard)]
+        todo: list[int] = self.world.gather(listed)[0]
+        return todo
+
+    def _each(self, job: Job, todo: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        """This rank's part of some shards, each with its rows."""
+        shards, show = job.dataset.integers("shard"), self.world.first and self.console.is_terminal
+        with Progress(console=self.console, disable=not show) as progress:
+            for shard in progress.track(todo[self.world.rank :: self.world.size], description=job.dataset.url):
+                yield shard, np.flatnonzero(shards == shard)
+
+    def _write_images(self, job: Job, reader: ImageReader) -> None:
+        todo = self._missing(job, lambda shard: bool(job.missing(self.storage, shard)))
+        shards = job.dataset.integers("shard")
         if todo:
             self._announce(job, reader, np.flatnonzero(np.isin(shards, todo)))
         done = skipped = 0
-        with Progress(console=self.console, disable=not (self.world.first and self.console.is_terminal)) as progress:
-            for shard in progress.track(todo[self.world.rank :: self.world.size], description=job.dataset.url):
-                good, bad = self._write_shard(job, reader, shard, np.flatnonzero(shards == shard))
-                done, skipped = done + good, skipped + bad
+        for shard, rows in self._each(job, todo):
+            good, bad = self._write_shard(job, reader, shard, rows)
+            done, skipped = done + good, skipped + bad
         done, skipped = map(int, self.world.numbers([done, skipped]))
         self._print(
             f"{job.dataset.url}: {', '.join(job.keys)}: {done} images computed, {skipped} unreadable, "
             f"{len(shards) - done - skipped} cached before"
+        )
+
+    def _write_texts(self, job: Job, texts: Texts, label: str, key: str) -> None:
+        """Vectors of all texts of the samples, by one teacher."""
+        todo = self._missing(job, lambda shard: not is_cached(self.storage, shard_file(key, shard), TEXT_SCHEMA))
+        if todo:
+            rows = np.flatnonzero(np.isin(job.dataset.integers("shard"), todo))
+            some = rows[:_TEXTS]
+            count = len(texts.read_all(some, workers=self.recipe.run.workers)) / len(some)
+            self._print_size(job, len(rows), {f"{label}'s texts": count * 4 * self.teachers.encoders[label].dim})
+        done = 0
+        for shard, rows in self._each(job, todo):
+            with writing(self.storage, shard_file(key, shard), TEXT_SCHEMA) as file:
+                for some in np.array_split(rows, range(_TEXTS, len(rows), _TEXTS)):
+                    found = texts.each(texts.all_texts, some, workers=self.recipe.run.workers)
+                    vectors = self.teachers.texts(label, [text for own in found for text in own])
+                    file.write_batch(batch_of(some.tolist(), found, vectors))
+                    done += len(vectors)
+        [done] = map(int, self.world.numbers([done]))
+        self._print(
+            f"{job.dataset.url}: {label}: {done} texts computed in {len(todo)} tars, the others were cached before"
         )
 
     def _write_shard(self, job: Job, reader: ImageReader, shard: int, rows: np.ndarray) -> tuple[int, int]:
@@ -149,10 +199,14 @@ class CacheWriter:
         native = {item.label for item in self.recipe.teachers if item.pictures == "student"}
         for label in job.keys:
             sizes[label] = features_bytes(self._features(label, [first])[0], mean if label in native else None)
-        total = sum(sizes.values()) * len(rows)
-        each = ", ".join(f"{label} {size / 1e3:.1f} kB" for label, size in sizes.items())
+        self._print_size(job, len(rows), sizes)
+
+    def _print_size(self, job: Job, images: int, sizes: Mapping[str, float]) -> None:
+        """sizes: bytes per image, by what they are of. InputError if there is not enough disk space."""
+        total = sum(sizes.values()) * images
+        each = ", ".join(f"{name} {size / 1e3:.1f} kB" for name, size in sizes.items())
         self._print(
-            f"{job.dataset.url}: {len(rows)} images, per image {each}: {total / 1e9:.2f} GB in {self.storage.root}"
+            f"{job.dataset.url}: {images} images, per image {each}: {total / 1e9:.2f} GB in {self.storage.root}"
         )
         free = shutil.disk_usage(self.storage.root).free
         if total > _SPARE * free:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,7 @@ _SEARCHED = 64
 _SALTS = ((TEXT, SENTENCE), (SECOND_TEXT, SECOND_SENTENCE))
 """Salts that draw the first and the second text of a sample, and a sentence in each."""
 _LOG = logging.getLogger("distill")
+T = TypeVar("T")
 _HALF, _LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
@@ -100,9 +101,13 @@ class Texts:
 
     def read_all(self, rows: NDArray[np.int64], *, workers: int) -> list[str]:
         """All texts of some samples, without those that cannot be read."""
+        return [text for found in self.each(self.all_texts, rows, workers=workers) for text in found]
+
+    def each(self, read: Callable[[int], T], rows: NDArray[np.int64], *, workers: int) -> list[T]:
+        """What a method of this class reads of some samples, in their order."""
         far = not all(source.storage.local for source in self._mixture.sources)
         with self._members.reading(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
-            return [text for found in pool.map(self.all_texts, rows.tolist()) for text in found]
+            return list(pool.map(read, rows.tolist()))
 
     def label_counts(self, rows: NDArray[np.int64], column: str, *, workers: int) -> Counter[str]:
         """How many of some samples have each label in a column, without those that cannot be read."""
@@ -113,9 +118,7 @@ class Texts:
             except (Reject, OSError):
                 return set()
 
-        far = not all(source.storage.local for source in self._mixture.sources)
-        with self._members.reading(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
-            return Counter(label for found in pool.map(labels, rows.tolist()) for label in found)
+        return Counter(label for found in self.each(labels, rows, workers=workers) for label in found)
 
     def draw(self, row: int, epoch: int | None, found: Found) -> tuple[str, ...]:
         """The text of a sample in an epoch of its source, or two for a `text_pair`, by hash(seed, key, copy, epoch).

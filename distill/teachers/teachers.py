@@ -17,6 +17,7 @@ from curate.encoders.base import no_texts
 from curate.encoders.student.config import HeadConfig
 from curate.encoders.student.network.pooler import FrozenPooler
 from curate.encoders.student.standardise import Target
+from curate.encoders.texts import encode_texts
 from distill.objectives import Kind
 from distill.objectives.distillation import TermRecipe
 from distill.recipe import Recipe, TeacherRecipe
@@ -27,6 +28,7 @@ from distill.teachers.encoder import EncoderTeacher
 from distill.teachers.feature_cache import FeatureCache
 from distill.teachers.hadamard import hadamard
 from distill.teachers.resample import resample_patches
+from distill.teachers.text_cache import TextCache
 
 
 class Teachers:
@@ -41,17 +43,19 @@ class Teachers:
         name: Callable[[int], str] = "row {}".format,
         half: Collection[str] = (),
         caches: Mapping[str, FeatureCache] | None = None,
+        text_caches: Mapping[str, TextCache] | None = None,
     ) -> None:
         """teachers: by label; batch: images per call; name: name of an index row in errors; half: labels of teachers
-        whose patches are rounded to float16; caches: features computed by `distill teach`, by label."""
+        whose patches are rounded to float16; caches, text_caches: computed by `distill teach`, by label."""
         self.names = list(teachers)
         self._teachers = list(teachers.values())
         self._allowance, self._batch, self._name = allowance or CacheBudget(0), batch, name
         self._half, self._caches = frozenset(half), [(caches or {}).get(label) for label in self.names]
         self._kept: list[dict[Hashable, TeacherFeatures]] = [{} for _ in self.names]
         self._texts: list[dict[str, Tensor]] = [{} for _ in self.names]
+        self._text_caches = text_caches or {}
         self.counts: Counter[str] = Counter()
-        """Images whose features were `computed`, and `read` from a cache on disk."""
+        """Images whose features were `computed`, and `read` from a cache on disk; `texts` that were computed."""
 
     @classmethod
     def of(
@@ -62,6 +66,7 @@ class Teachers:
         allowance: CacheBudget | None = None,
         name: Callable[[int], str] = "row {}".format,
         caches: Mapping[str, FeatureCache] | None = None,
+        text_caches: Mapping[str, TextCache] | None = None,
     ) -> Self:
         """Load a recipe's teachers. CurateError for a model that cannot be loaded or does not fit the student."""
         teachers = {item.label: _load(item, recipe, device) for item in recipe.teachers}
@@ -70,7 +75,7 @@ class Teachers:
             if item.label in recipe.needs.teacher_texts and not teachers[item.label].encoder.context:
                 raise RecipeError(f"teachers: {item.label!r}: {no_texts(item.encoder)}")
         half = [item.label for item in recipe.teachers if item.keep == "float16"]
-        return cls(teachers, allowance=allowance, name=name, half=half, caches=caches)
+        return cls(teachers, allowance=allowance, name=name, half=half, caches=caches, text_caches=text_caches)
 
     def with_empty_cache(
         self,
@@ -78,10 +83,12 @@ class Teachers:
         allowance: CacheBudget | None = None,
         name: Callable[[int], str] = "row {}".format,
         caches: Mapping[str, FeatureCache] | None = None,
+        text_caches: Mapping[str, TextCache] | None = None,
     ) -> Self:
         """The same models without features in memory, for the rows of another index or for hooks on their layers."""
         models = dict(zip(self.names, self._teachers, strict=True))
-        return type(self)(models, allowance=allowance, batch=self._batch, name=name, half=self._half, caches=caches)
+        shared = {"allowance": allowance, "name": name, "caches": caches, "text_caches": text_caches}
+        return type(self)(models, batch=self._batch, half=self._half, **shared)
 
     @property
     def encoders(self) -> dict[str, Encoder]:
@@ -126,18 +133,21 @@ class Teachers:
         images = batch.images if isinstance(batch, Batch) else batch
         return [self._targets(number, images) for number in range(len(self.names))]
 
-    def texts(self, label: str, texts: Sequence[str]) -> Tensor:
-        """(n, E): vectors of texts by a teacher's text tower. A text is computed once if there is memory."""
+    def texts(self, label: str, texts: Sequence[str], rows: Sequence[int] = ()) -> Tensor:
+        """(n, E): vectors of texts by a teacher's text tower, from the cache on disk if it has them. Any other text is
+        computed once if there is memory. rows: of the index, one for each text."""
         number = self.names.index(label)
-        encoder, kept = self._teachers[number].encoder, self._texts[number]
+        encoder, kept, cache = self._teachers[number].encoder, self._texts[number], self._text_caches.get(label)
         found = {text: kept[text] for text in texts if text in kept}
+        for text, row in zip(texts, rows if cache is not None else (), strict=False):
+            if cache is not None and text not in found:
+                found |= cache.get(row) or {}
         todo = [text for text in dict.fromkeys(texts) if text not in found]
-        for start in range(0, len(todo), self._batch):
-            chunk = todo[start : start + self._batch]
-            for text, vector in zip(chunk, torch.from_numpy(encoder.encode_text(chunk)), strict=True):
-                found[text] = vector
-                if self._allowance.take(vector.nbytes + len(text)):
-                    kept[text] = vector.clone()
+        for text, vector in zip(todo, torch.from_numpy(encode_texts(encoder, todo)), strict=True):
+            found[text] = vector
+            if self._allowance.take(vector.nbytes + len(text)):
+                kept[text] = vector.clone()
+        self.counts["texts"] += len(todo)
         if not all(torch.isfinite(found[text]).all() for text in todo):
             raise InputError(f"teachers: {label!r} has text vectors that are not finite; check its weights")
         return torch.stack([found[text] for text in texts]) if texts else torch.zeros(0, encoder.dim)

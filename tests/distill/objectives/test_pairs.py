@@ -9,8 +9,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from curate.core.errors import RecipeError
+from curate.core.errors import InputError, RecipeError
 from curate.encoders.student.tokenizer import Tokenizer
+from distill.commands.teach import teach
 from distill.commands.train import train
 from distill.context import StageContext
 from distill.objectives.kernels.contrastive import numbered, same
@@ -22,6 +23,7 @@ from distill.samples.batches.loader import collate
 from distill.samples.sources.mixture import open_mixture
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
+from tests.distill.objectives.toys import Pairs
 
 WORDS = ["Red bars", "green stripes", "blue  bars", "violet lines"]
 ALONE = World(0, 1, torch.device("cpu"))
@@ -162,7 +164,7 @@ def test_the_teacher_reads_images_and_texts_as_they_are_and_each_text_once(disti
     monkeypatch.setattr(encoder, "encode_text", lambda texts: seen.extend(texts) or encode_text(texts))
     micros = [context.micro_batch(batch) for batch in (images, images[:3], [])]
     texts = [text for image in micros[0].batch.images for text in (image.text, image.second_text or image.text)]
-    assert sorted(seen) == sorted(set(texts))
+    assert sorted(filter(None, seen)) == sorted(set(texts))
     spaces = context.spaces(context.fit_standardisers())
     for micro, count in zip(micros, (12, 3, 0), strict=True):
         pictures, vectors = Outputs.of(context.new_student(), micro, spaces).pair_vectors("pairs")
@@ -170,6 +172,32 @@ def test_the_teacher_reads_images_and_texts_as_they_are_and_each_text_once(disti
         assert vectors.shape == (count, 2, encoder.dim)
     _, vectors = Outputs.of(context.new_student(), micros[0], spaces).pair_vectors("pairs")
     assert torch.allclose(vectors.flatten(0, 1), torch.from_numpy(encode_text(texts)), atol=1e-5)
+
+
+def test_the_teachers_vectors_of_both_sides_come_from_disk(distilled, tmp_path, monkeypatch):
+    values = distilled.model_dump(mode="json")
+    values["teachers"][0]["encoder"] = "tests.distill.objectives.toys:Pairs"
+    values["train"] |= {"steps": 4, "warmup_steps": 0}
+    values["evaluate"] |= {"tasks": []}
+    console, place, losses = Console(record=True, width=400), str(tmp_path / "features"), []
+    for cache in (None, place):
+        values["run"] |= {"teacher_cache": cache, "folder": str(tmp_path / f"run-{cache is None}")}
+        recipe = parse_recipe(values, "test")
+        if cache is not None:
+            for _ in range(2):
+                teach(recipe, console)
+            monkeypatch.setattr(Pairs, "encode_text", lambda *_: pytest.fail("computed"))
+            monkeypatch.setattr(Pairs, "encode", lambda *_, **__: pytest.fail("computed"))
+        lines = train(recipe, Console(quiet=True)).metrics.read_text().splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    assert losses[0] == losses[1]
+    printed = console.export_text()
+    assert "pairs: 55 texts computed in 4 tars" in printed and "pairs: 0 texts computed in 0 tars" in printed
+    file = next(path for path in Path(place).rglob("000001.arrow") if b"tag 1" in path.read_bytes())
+    file.write_bytes(file.read_bytes().replace(b"tag 1", b"tag 7"))
+    with pytest.raises(InputError, match=r"cannot read .*000001\.arrow \(row 0 is corrupt \(checksum.*distill teach"):
+        context = tokenized(recipe)
+        context.micro_batch([context.reader.get(row, 0) for row in range(10, 20)])
 
 
 def test_a_teacher_without_a_text_tower_is_one_line(distilled):
