@@ -27,7 +27,7 @@ from distill.recipe import Recipe
 from distill.samples.batches.draws import lowest
 from distill.samples.batches.loader import Batch, collate, read_in_order
 from distill.samples.batches.stream import Stream, training_stream
-from distill.samples.classes import ClassIndex, most_frequent
+from distill.samples.classes import ClassIndex, classes_of
 from distill.samples.images.augment import augment
 from distill.samples.images.reader import CacheBudget, ImageReader, PatchedImage, Skipped
 from distill.samples.sources import split
@@ -41,7 +41,7 @@ from distill.teachers.text_cache import open_text_caches
 from distill.training.initial import Taken, start_from
 
 _STANDARDISE_SALT, _TOKENIZER_SALT, _CLASSES_SALT = 0x57A4, 0x70C3, 0xC1A5
-_TOKENIZER_SAMPLES, _CLASS_SAMPLES = 200_000, 1_000_000
+_TOKENIZER_SAMPLES, _CLASS_SAMPLES, _CLASS_CHECK = 200_000, 1_000_000, 1000
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
 
@@ -177,19 +177,19 @@ class StageContext:
         """Set `classes`: the known names, or those of the recipe, or the most frequent labels of the training samples
         of lowest hash(seed, key). A collective: each rank reads a share of them.
 
-        Raises InputError if there are more or fewer labels than classes.
+        Raises InputError if there are more or fewer labels than classes, or none of the classes.
         """
         for item in (each for each in self.recipe.every_objective if isinstance(each, Labels)):
             ignore = item.outside == "ignore"
             if item.label in known:
                 names = known[item.label]
-            elif isinstance(item.classes, int):
-                rows = self._share(self._lowest(_CLASS_SAMPLES, _CLASSES_SALT))
-                own = self.reader.texts.label_counts(rows, item.column, workers=self.recipe.run.workers)
-                counts = sum(self.world.gather(own), Counter[str]())
-                names = most_frequent(counts, item.classes, item.column, ignore=ignore)
             else:
-                names = item.classes
+                fitted = isinstance(item.classes, int)
+                rows = self._share(self._lowest(_CLASS_SAMPLES if fitted else _CLASS_CHECK, _CLASSES_SALT))
+                own = self.reader.texts.label_counts(rows, item.column, workers=self.recipe.run.workers)
+                names = classes_of(
+                    sum(self.world.gather(own), Counter[str]()), item.classes, item.column, ignore=ignore
+                )
             self.classes[item.label] = ClassIndex(names, item.column, ignore=ignore)
 
     def _lowest(self, count: int, salt: int) -> np.ndarray:

@@ -41,5 +41,6 @@ class Denoising(Objective):
         (down, up), summary_BC = self.own(outputs.student).children(), outputs.image.summary
         narrow_BD = down(summary_BC)
         noise_BD = outputs.noise(narrow_BD.shape[1]).to(narrow_BD)
-        restored_BC = up(narrow_BD + self.noise * noise_BD)
-        return {self.label: Term(self.weight, errors(restored_BC, summary_BC.detach(), "mse"))}
+        dtype = outputs.student.backbone.prefix.dtype  # not half precision
+        restored_BC = up(narrow_BD + self.noise * noise_BD).to(dtype)
+        return {self.label: Term(self.weight, errors(restored_BC, summary_BC.detach().to(dtype), "mse"))}

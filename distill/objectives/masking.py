@@ -24,7 +24,7 @@ class Masking(Objective):
 
     share: Annotated[float, Field(gt=0, le=1)] = 1 / 16
     """Probability of a sample to be copied and masked. Its loss is divided by it, so that the loss is a mean over the
-    copies, in expectation."""
+    copies, in expectation; a small batch may have none of them."""
     hidden: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """Share of the patches of a copy that are masked."""
 

@@ -25,6 +25,7 @@ from curate.core.contracts import Added, Runtime, is_as_before, is_runtime
 from curate.core.recipe.section import Section
 from curate.encoders.student.config import StudentConfig
 from distill.objectives import Needs, Objective
+from distill.objectives.base import module_name
 from distill.objectives.contrastive import Contrastive
 from distill.objectives.views import SECOND
 from distill.recipe.data import DataRecipe
@@ -183,17 +184,19 @@ class Recipe(Section):
                 raise ValueError(
                     f"{item.label} requires texts; set `texts` of every one of data.sources, as in {{txt: 1}}"
                 )
-        if self.needs.text and not self.reads_text and self.data.paired:
+        if self.needs.text and not self.reads_text and (self.data.paired or self.needs.teacher_texts):
+            both = "text_pair" if self.data.paired else f"the texts that {min(self.needs.teacher_texts)} reads"
             raise ValueError(
-                "data.sources: text_pair, but student.text reads the vectors of a column; remove one of them"
+                f"data.sources: {both}, but student.text reads the vectors of a column; remove one of them"
             )
         return self
 
     @model_validator(mode="after")
     def _check_labels(self) -> Recipe:
-        labels, teachers = [item.label for item in self.every_objective], [item.label for item in self.teachers]
+        modules = [module_name(item.label) for item in self.every_objective]
+        teachers = [item.label for item in self.teachers]
         for number, item in enumerate(self.objectives):
-            if labels.count(item.label) > 1:
+            if modules.count(module_name(item.label)) > 1:
                 raise ValueError(f"objectives.{number}: two objectives are called {item.label!r}; leave one out")
             for label in item.needs().features.keys() - set(teachers):
                 known = f"choose from {', '.join(teachers)}" if teachers else "the recipe has no teachers; add it"

@@ -39,15 +39,25 @@ def labels_of(value: Any) -> list[str]:
     return [text for item in plain if (text := str(item).strip())]
 
 
-def most_frequent(counts: Counter[str], count: int, column: str, *, ignore: bool) -> list[str]:
-    """The names of `count` classes, the most frequent first, then by name.
+def classes_of(counts: Counter[str], classes: int | Sequence[str], column: str, *, ignore: bool) -> list[str]:
+    """The names of classes: those given, or of a number of them, the most frequent first, then by name.
 
-    counts: images by label. Raises InputError for fewer labels, and for more if they are not to be ignored."""
+    counts: images by label. Raises InputError for images without any of the classes, for fewer labels than a number of
+    classes, and for more if they are not to be ignored."""
     names = sorted(counts, key=lambda name: (-counts[name], name))
-    if len(names) < count or (len(names) > count and not ignore):
-        more = " or set outside: ignore" if len(names) > count else ""
+    if not (counts.keys() if isinstance(classes, int) else counts.keys() & set(classes)):
+        found = (
+            f"they have labels such as {', '.join(map(repr, names[:3]))}"
+            if names
+            else "expected words or integers, or lists of them"
+        )
+        raise InputError(f"labels/{column}: the training images have no label that is among the classes; {found}")
+    if not isinstance(classes, int):
+        return list(classes)
+    if len(names) < classes or (len(names) > classes and not ignore):
+        more = " or set outside: ignore" if len(names) > classes else ""
         raise InputError(
-            f"labels/{column}: classes {count}, but the training images have {len(names)} different labels; "
+            f"labels/{column}: classes {classes}, but the training images have {len(names)} different labels; "
             f"set classes: {len(names)}{more}"
         )
-    return names[:count]
+    return names[:classes]

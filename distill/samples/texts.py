@@ -223,7 +223,8 @@ def check_columns(mixture: Mixture, names: Collection[str]) -> None:
                 except (Reject, OSError):  # reading the sample in training reports it
                     continue
                 searched += 1
-                known |= document.keys() if isinstance(document, dict) else set()
+                found = document.items() if isinstance(document, dict) else ()
+                known |= {name for name, value in found if value is not None}
         known |= {name.removesuffix("_offset") for name in source.columns if name.endswith("_offset")} - {"text"}
     if missing and searched:
         names = sorted(known)

@@ -87,8 +87,10 @@ class Teachers:
     ) -> Self:
         """The same models without features in memory, for the rows of another index or for hooks on their layers."""
         models = dict(zip(self.names, self._teachers, strict=True))
-        shared = {"allowance": allowance, "name": name, "caches": caches, "text_caches": text_caches}
-        return type(self)(models, batch=self._batch, half=self._half, **shared)
+        return type(self)(
+            models, allowance=allowance, batch=self._batch, name=name, half=self._half, caches=caches,
+            text_caches=text_caches,
+        )  # fmt: skip
 
     @property
     def encoders(self) -> dict[str, Encoder]:

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize, softplus
+from torch.nn.functional import softplus
 
 from distill.objectives.kernels.tiles import log_sum_exps, total
 
 if TYPE_CHECKING:
     from distill.objectives.contrastive import Contrastive
+
+Scaled = tuple[Tensor, Tensor]
+"""Vectors (N, D), and factors (N,) that they are multiplied by, see `scaled`."""
 
 
 def contrastive_loss(
@@ -38,11 +41,11 @@ def contrastive_loss(
     """
     own = None if groups_NG is None else numbered(groups_NG)
 
-    def loss(images_ND: Tensor, texts_ND: Tensor, side: int) -> Tensor:
+    def loss(x: Scaled, y: Scaled, side: int) -> Tensor:
         if recipe.loss == "sigmoid":
             assert logit_bias is not None
-            return sigmoid_loss(images_ND, texts_ND, logit_bias, own, side)
-        return softmax_loss(images_ND, texts_ND, own, side, recipe.smoothing)
+            return sigmoid_loss(x, y, logit_bias, own, side)
+        return softmax_loss(x, y, own, side, recipe.smoothing)
 
     return _mean_over_texts(images_ND, texts, logit_scale, loss)
 
@@ -51,106 +54,109 @@ def kl_loss(images_ND: Tensor, texts: Tensor, logit_scale: Tensor, teacher: tupl
     """KL divergence of the student's distributions from the teacher's: of the texts for each image and of the images
     for each text, mean of both (Bolya et al. 2025, sections 2.4 and C.3).
 
-    teacher: its images (N, E), its texts (N, E) or (N, T, E), and its fixed logit scale.
+    teacher: its images (N, E), its texts (N, E) or (N, T, E), and its fixed logit scale; no gradient reaches them.
     """
     others_NE, their_texts, scale = teacher
-    with torch.no_grad():
-        wanted_NE = normalize(others_NE, dim=-1) * scale
-        their_texts = normalize(their_texts, dim=-1)
+    wanted = scaled(others_NE.detach(), scale)
 
-    def loss(images_ND: Tensor, texts_ND: Tensor, side: int) -> Tensor:
-        wanted_texts = their_texts if their_texts.ndim == 2 else their_texts[:, side]
-        return divergence(images_ND, texts_ND, wanted_NE, wanted_texts)
+    def loss(x: Scaled, y: Scaled, side: int) -> Tensor:
+        theirs = their_texts if their_texts.ndim == 2 else their_texts[:, side]
+        return divergence(x, y, wanted, scaled(theirs.detach()))
 
     return _mean_over_texts(images_ND, texts, logit_scale, loss)
 
 
 def _mean_over_texts(
-    images_ND: Tensor, texts: Tensor, logit_scale: Tensor, loss: Callable[[Tensor, Tensor, int], Tensor]
+    images_ND: Tensor, texts: Tensor, logit_scale: Tensor, loss: Callable[[Scaled, Scaled, int], Tensor]
 ) -> Tensor:
-    """Mean of the losses of unit vectors, images times the scale, over the texts of an image."""
+    """Mean of the losses over the texts of an image: of logits, which are cosines times the scale."""
     if not len(images_ND):
         return (images_ND.sum() + texts.sum()) * 0.0 + logit_scale * 0.0
-    images = unit(images_ND, logit_scale.exp())
+    images = scaled(images_ND, logit_scale.exp())
     sides = texts.unbind(1) if texts.ndim == 3 else [texts]
-    return torch.stack([loss(images, unit(side), number) for number, side in enumerate(sides)]).mean()
+    return torch.stack([loss(images, scaled(side), number) for number, side in enumerate(sides)]).mean()
 
 
-def softmax_loss(
-    x_ND: Tensor, y_ND: Tensor, groups: Tensor | None = None, side: int = 0, smoothing: float = 0.0
-) -> Tensor:
-    """Mean of the cross-entropies of rows and of columns of the logits x yᵀ; the label of row i is column i (Radford et
-    al. 2021, Fig. 3).
+def softmax_loss(x: Scaled, y: Scaled, groups: Tensor | None = None, side: int = 0, smoothing: float = 0.0) -> Tensor:
+    """Mean of the cross-entropies of rows and of columns of the logits; the label of row i is column i (Radford et al.
+    2021, Fig. 3).
 
     groups: `numbered`. Label smoothing is spread over the columns that are left (Szegedy et al. 2016, Sec. 7).
     """
-    positives = (x_ND * y_ND).sum(-1).mean()  # before the tiles: later, its gradients would be in memory beside theirs
-    rows, columns = log_sum_exps(_logits(side), *_sides(x_ND, y_ND, groups))
+    positives = _diagonal(x, y).mean()  # before the tiles: later, its gradients would be in memory beside theirs
+    rows, columns = log_sum_exps(_logits(side), *_sides(x, y, groups))
     logs = (rows + columns).mean() / 2
     hard = logs - positives
     if not smoothing:
         return hard
-    weights = _weights(x_ND, groups, side)
+    weights = _weights(x[1], groups, side)
 
     def weighted(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
-        (x, own, *mine), (y, others, *theirs) = rows, columns
-        return _left(x @ y.T * (own[:, None] + others), mine, theirs, side, 0.0)
+        (own, *x), (others, *y) = rows, columns
+        return _product(x, y) * _left(own[:, None] + others, x[2:], y[2:], side, 0.0)
 
-    (x, *mine), (y, *theirs) = _sides(x_ND, y_ND, groups)
-    uniform = logs - total(weighted, (x, weights[0], *mine), (y, weights[1], *theirs)) / (2 * len(x))
+    mine, theirs = _sides(x, y, groups)
+    uniform = logs - total(weighted, (weights[0], *mine), (weights[1], *theirs)) / (2 * len(x[0]))
     return (1 - smoothing) * hard + smoothing * uniform
 
 
-def sigmoid_loss(x_ND: Tensor, y_ND: Tensor, bias: Tensor, groups: Tensor | None = None, side: int = 0) -> Tensor:
-    """A binary loss per pair, of the logits x yᵀ + bias, summed over texts, mean over images (Zhai et al. 2023, Eq. 1).
+def sigmoid_loss(x: Scaled, y: Scaled, bias: Tensor, groups: Tensor | None = None, side: int = 0) -> Tensor:
+    """A binary loss per pair, of the logits + bias, summed over texts, mean over images (Zhai et al. 2023, Eq. 1).
     groups: `numbered`."""
 
     def losses(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...], bias: Tensor) -> Tensor:
-        (x, i, *own), (y, j, *others) = rows, columns
-        logits = x @ y.T + bias
-        return _left(softplus(torch.where(i[:, None] == j, -logits, logits)), own, others, side, 0.0)
+        (i, *x), (j, *y) = rows, columns
+        logits = _product(x, y) + bias
+        return _left(softplus(torch.where(i[:, None] == j, -logits, logits)), x[2:], y[2:], side, 0.0)
 
-    place = torch.arange(len(x_ND), device=x_ND.device)
-    (x, *own), (y, *others) = _sides(x_ND, y_ND, groups)
-    return total(losses, (x, place, *own), (y, place, *others), (bias,)) / len(x)
+    place = torch.arange(len(x[0]), device=x[0].device)
+    own, others = _sides(x, y, groups)
+    return total(losses, (place, *own), (place, *others), (bias,)) / len(place)
 
 
-def divergence(x_ND: Tensor, y_ND: Tensor, wanted_x_NE: Tensor, wanted_y_NE: Tensor) -> Tensor:
-    """Mean over rows and columns of the KL divergence of the softmax of x yᵀ from that of the wanted logits, which get
-    no gradient."""
+def divergence(x: Scaled, y: Scaled, wanted_x: Scaled, wanted_y: Scaled) -> Tensor:
+    """Mean over rows and columns of the KL divergence of the softmax of the logits from that of the wanted ones, which
+    get no gradient."""
     plain = _logits(0)
-    rows, columns = log_sum_exps(plain, (x_ND,), (y_ND,))
+    rows, columns = log_sum_exps(plain, x, y)
     with torch.no_grad():
-        their_rows, their_columns = log_sum_exps(plain, (wanted_x_NE,), (wanted_y_NE,))
+        their_rows, their_columns = log_sum_exps(plain, wanted_x, wanted_y)
 
     def expected(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
-        (x, wanted_x, of_rows), (y, wanted_y, of_columns) = rows, columns
-        wanted = wanted_x @ wanted_y.T
+        (of_rows, *x), (of_columns, *y) = rows, columns
+        wanted = _product(x[2:], y[2:])
         share = (wanted - of_rows[:, None]).exp() + (wanted - of_columns).exp()
-        return share * (wanted - x @ y.T)
+        return share * (wanted - _product(x, y))
 
-    apart = total(expected, (x_ND, wanted_x_NE, their_rows), (y_ND, wanted_y_NE, their_columns)) / len(x_ND)
+    apart = total(expected, (their_rows, *x, *wanted_x), (their_columns, *y, *wanted_y)) / len(x[0])
     return (apart + (rows - their_rows + columns - their_columns).mean()) / 2
 
 
-def simclr_loss(first_ND: Tensor, second_ND: Tensor, temperature: float, sets_N: Tensor | None = None) -> Tensor:
+def simclr_loss(first_ND: Tensor, second_ND: Tensor, temperature: float) -> Tensor:
     """NT-Xent: the mean cross-entropy of each view with the other view of its image as label among all other views
-    (Chen et al. 2020, Eq. 1). Without images 0, with a gradient.
-
-    sets: numbers of duplicate sets, whose images are not negatives of each other (see `same`); None: all are.
-    """
+    (Chen et al. 2020, Eq. 1). Without images 0, with a gradient."""
     if not len(first_ND):
         return (first_ND.sum() + second_ND.sum()) * 0.0
-    views = torch.cat([unit(first_ND), unit(second_ND)])
-    groups = None if sets_N is None else numbered(sets_N[:, None]).repeat(2, 1)
-    later, earlier = log_sum_exps(_logits(0), *_sides(views / temperature, views, groups), upper=True)
-    first, second = views.chunk(2)
-    return torch.logaddexp(later, earlier).mean() - (first * second).sum(-1).mean() / temperature
+    views, lengths = scaled(torch.cat([first_ND, second_ND]))
+    positives = _diagonal(scaled(first_ND), scaled(second_ND)).mean() / temperature
+    later, earlier = log_sum_exps(_logits(0), (views, lengths / temperature), (views, lengths), upper=True)
+    return torch.logaddexp(later, earlier).mean() - positives
 
 
-def unit(x_ND: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """The vectors with length `scale`."""
-    return x_ND * (scale / x_ND.norm(dim=-1, keepdim=True).clamp_min(1e-12))
+def scaled(x_ND: Tensor, length: Tensor | float = 1.0) -> Scaled:
+    """The vectors, and the factors (N,) with which they have this length. Tiles apply them, so that there is no copy of
+    the vectors, and none of its gradient."""
+    return x_ND, length / x_ND.norm(dim=-1).clamp_min(1e-12)
+
+
+def _product(x: Sequence[Tensor], y: Sequence[Tensor]) -> Tensor:
+    """Products (N, M) of scaled vectors."""
+    return (x[0] * x[1][:, None]) @ (y[0] * y[1][:, None]).T
+
+
+def _diagonal(x: Scaled, y: Scaled) -> Tensor:
+    """Products (N,) of scaled vectors of the same rows."""
+    return (x[0] * y[0]).sum(-1) * x[1] * y[1]
 
 
 def numbered(groups_NG: Tensor) -> Tensor:
@@ -177,11 +183,10 @@ def _compared(own_NG: Tensor, others_MG: Tensor, side: int) -> list[tuple[Tensor
 
 
 def _logits(side: int) -> Callable[..., Tensor]:
-    """The tile of x yᵀ, -inf for pairs that `same` leaves out."""
+    """The tile of logits, -inf for pairs that `same` leaves out."""
 
     def logits(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
-        (x, *own), (y, *others) = rows, columns
-        return _left(x @ y.T, own, others, side, float("-inf"))
+        return _left(_product(rows, columns), rows[2:], columns[2:], side, float("-inf"))
 
     return logits
 
@@ -198,19 +203,19 @@ def _left(values_NM: Tensor, own: Sequence[Tensor], others: Sequence[Tensor], si
     return values_NM
 
 
-def _sides(x: Tensor, y: Tensor, groups: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    return ((x,), (y,)) if groups is None else ((x, groups), (y, groups))
+def _sides(x: Scaled, y: Scaled, groups: Tensor | None) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    return (x, y) if groups is None else ((*x, groups), (*y, groups))
 
 
-def _weights(x_ND: Tensor, groups: Tensor | None, side: int) -> tuple[Tensor, Tensor]:
+def _weights(like_N: Tensor, groups: Tensor | None, side: int) -> tuple[Tensor, Tensor]:
     """1 over the number of pairs that are left in each row (N,) and in each column (N,)."""
     if groups is None:
-        return (x_ND.new_full((len(x_ND),), 1 / len(x_ND)),) * 2
+        return (torch.full_like(like_N, 1 / len(like_N)),) * 2
 
     def left(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
         (x, own), (y, others) = rows, columns
         return _left(x.new_zeros(len(x), len(y)), [own], [others], side, float("-inf"))
 
     with torch.no_grad():
-        rows, columns = log_sum_exps(left, *_sides(x_ND, x_ND, groups))
+        rows, columns = log_sum_exps(left, (like_N, groups), (like_N, groups))
     return (-rows).exp(), (-columns).exp()

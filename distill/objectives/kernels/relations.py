@@ -36,7 +36,7 @@ def distance(x_NC: Tensor) -> Distance:
     def between(x: Tensor, y: Tensor) -> Tensor:
         a, b = x.double() - centre, y.double() - centre
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2.0 * a @ b.T
-        apart = squared > least
+        apart = ~(squared <= least)  # NaN stays NaN
         return torch.where(apart, squared, 1.0).sqrt() * apart
 
     return between

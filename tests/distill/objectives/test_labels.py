@@ -31,7 +31,7 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, item in enumerate(items):
         label = item.columns["label"]
         tags = [label, "shared", *(["rare"] if number in (7, 8) else [])] if number % 6 else []
-        documents.append({"label": label, "tags": tags, "meta": {"number": number % 3}})
+        documents.append({"label": label, "tags": tags, "meta": {"number": number % 3, "share": 0.5}, "void": None})
     return write_dataset(tmp_path_factory.mktemp("labels") / "tagged", items, documents=documents)
 
 
@@ -81,6 +81,9 @@ def test_classes_are_the_most_frequent_labels_then_by_name(tagged, tmp_path):
         ({"column": "hue"}, "no column 'hue' in 10 samples of .*; they have key, label, meta, tags"),
         ({"column": "meta.number", "classes": 5}, "classes 5, but the training images have 3 different labels; set c"),
         ({"column": "tags", "classes": 4}, r"classes 4, but the .* labels; set classes: \d or set outside: ignore"),
+        ({"column": "meta.share", "classes": 2}, "have no label that is among the classes; expected words or integers"),
+        ({"classes": ["a", "b"]}, "no label that is among the classes; they have labels such as 'class-\\d', 'class-"),
+        ({"column": "void"}, "no column 'void' in 10 samples of .*; they have key, label, meta, tags"),
         ({"classes": ["class-0", "class-1"]}, "'class-[23]' is not one of the 2 classes in classes.json; set outside"),
     ],
 )
@@ -102,6 +105,13 @@ def test_mistakes_in_the_data_are_one_line(tagged, tmp_path, own, message):
 def test_mistakes_in_the_recipe_are_one_line(tagged, tmp_path, own, message):
     with pytest.raises(RecipeError, match=message):
         parse_recipe(labelled(tagged, tmp_path / "run", **own), "test")
+
+
+def test_two_columns_cannot_share_a_head(tagged, tmp_path):
+    values = labelled(tagged, tmp_path / "run", column="a.b")
+    values["objectives"].append(values["objectives"][0] | {"column": "a-b"})
+    with pytest.raises(RecipeError, match=r"objectives\.0: two objectives are called 'labels/a\.b'"):
+        parse_recipe(values, "test")
 
 
 def test_values_of_columns_as_labels():

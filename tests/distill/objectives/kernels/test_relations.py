@@ -98,6 +98,15 @@ def test_equal_vectors_give_finite_gradients(loss, same):
 
 
 @pytest.mark.parametrize("loss", [arkd, rkd])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_vectors_that_are_not_finite_give_such_a_loss(loss, value):
+    for place in (0, 1):
+        sides = [randn(6, 3), randn(6, 3, seed=1)]
+        sides[place][4, 1] = value
+        assert not loss(*sides).isfinite()
+
+
+@pytest.mark.parametrize("loss", [arkd, rkd])
 def test_the_order_of_images_does_not_matter_and_precision_survives_autocast(loss):
     student, teacher = randn(9, 5).float(), randn(9, 5, seed=1).float()
     value = loss(student, teacher)

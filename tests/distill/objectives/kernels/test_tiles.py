@@ -82,12 +82,9 @@ def dense_kl(b: dict[str, Tensor]) -> Tensor:
     return torch.stack(found).mean()
 
 
-def dense_simclr(b: dict[str, Tensor], sets: Tensor | None = None) -> Tensor:
+def dense_simclr(b: dict[str, Tensor]) -> Tensor:
     views, count = normalize(torch.cat([b["x"], b["y"]]), dim=-1), len(b["x"])
-    out = torch.eye(2 * count, dtype=torch.bool)
-    if sets is not None:
-        out |= alike(sets[:, None], 0).repeat(2, 2)
-    logits = (views @ views.T / TEMPERATURE).masked_fill(out, float("-inf"))
+    logits = (views @ views.T / TEMPERATURE).masked_fill(torch.eye(2 * count, dtype=torch.bool), float("-inf"))
     return torch.nn.functional.cross_entropy(logits, torch.arange(2 * count).roll(count))
 
 
@@ -120,10 +117,6 @@ LOSSES: dict[str, tuple[int, Loss, Loss]] = {
     "kl": (0, lambda b: kl_loss(b["x"], b["y"], b["scale"], (b["wanted_x"], b["wanted_y"], 20.0)), dense_kl),
     "kl of texts": (3, lambda b: kl_loss(b["x"], b["y"], b["scale"], (b["wanted_x"], b["wanted_y"], 20.0)), dense_kl),
     "simclr": (0, lambda b: simclr_loss(b["x"], b["y"], TEMPERATURE), dense_simclr),
-    "simclr, sets": (
-        0, lambda b: simclr_loss(b["x"], b["y"], TEMPERATURE, b["groups"][:, 0]),
-        lambda b: dense_simclr(b, b["groups"][:, 0]),
-    ),
     "arkd": (0, lambda b: arkd(b["x"], b["wanted_x"]), lambda b: dense_relations(b, arkd)),
     "rkd": (0, lambda b: rkd(b["x"], b["wanted_x"]), lambda b: dense_relations(b, rkd)),
 }  # fmt: skip
