@@ -7,6 +7,8 @@ pooled feature map. Options after `?`: `revision` pins a name on the hub, `rando
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,7 +36,17 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 logging.disable_progress_bar()
-logging.set_verbosity_error()  # its warnings are about weights, and missing ones are errors here
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the warnings of transformers about weights: missing ones are errors here."""
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def load(spec: Spec, identity: dict[str, Any], device: str) -> FrozenEncoder:
@@ -54,7 +66,8 @@ def create(spec: Spec, dtype: str = "float32") -> Any:
     if spec.seed is not None:
         return AutoModel.from_config(AutoConfig.from_pretrained(source, revision=revision), dtype=dtype)
     options = {"revision": revision, "dtype": dtype, "output_loading_info": True}
-    return _checked(AutoModel.from_pretrained(source, **options))
+    with _quiet():
+        return _checked(AutoModel.from_pretrained(source, **options))
 
 
 def _checked(loaded: tuple[torch.nn.Module, dict[str, Any]]) -> torch.nn.Module:

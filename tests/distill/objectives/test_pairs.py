@@ -195,9 +195,10 @@ def test_the_teachers_vectors_of_both_sides_come_from_disk(distilled, tmp_path, 
     assert "pairs: 55 texts computed in 4 tars" in printed and "pairs: 0 texts computed in 0 tars" in printed
     file = next(path for path in Path(place).rglob("000001.arrow") if b"tag 1" in path.read_bytes())
     file.write_bytes(file.read_bytes().replace(b"tag 1", b"tag 7"))
+    context = tokenized(recipe)
+    images = [context.reader.get(row, 0) for row in range(10, 20)]
     with pytest.raises(InputError, match=r"cannot read .*000001\.arrow \(row 3 is corrupt \(checksum.*distill teach"):
-        context = tokenized(recipe)
-        context.micro_batch([context.reader.get(row, 0) for row in range(10, 20)])
+        context.micro_batch(images)
 
 
 def test_a_teacher_without_a_text_tower_is_one_line(distilled):
@@ -213,7 +214,7 @@ def test_a_teacher_of_texts_needs_texts(distilled):
     values = distilled.model_dump(mode="json")
     values["data"]["sources"][0]["text_pair"] = None
     values["student"]["text"] = {"tower": "columns", "column": "text_embedding", "width": 8, "depth": 1}
-    with pytest.raises(RecipeError, match="the texts that pairs reads, but student.text reads the vectors of a column"):
+    with pytest.raises(RecipeError, match="the texts that pairs reads, but student"):
         parse_recipe(values, "test")
 
 
