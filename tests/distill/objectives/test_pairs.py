@@ -140,7 +140,7 @@ def distilled(recipe, tmp_path) -> Recipe:
     values = paired(recipe, tmp_path).model_dump(mode="json")
     unused = {"summary": {"weight": 0}, "patches": {"weight": 0}, "registers": {"weight": 0}}
     values["teachers"] = [{"encoder": "tiny", "name": "pairs", "standardise": "none", **unused}]
-    values["objectives"] = [{"objective": "distill.objectives.kl:Kl", "teacher": "pairs", "temperature": 0.2}]
+    values["objectives"] = [{"objective": "distill.objectives.kl:Kl", "teacher": "pairs"}]
     values["contrastive"], values["data"]["augment"] = None, None
     return parse_recipe(values, "test")
 
