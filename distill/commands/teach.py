@@ -45,14 +45,14 @@ _SPARE = 0.95
 
 @dataclass
 class Job:
-    """A dataset, and the cache folders of some teachers' features of it."""
+    """A dataset, and what to compute of it."""
 
     dataset: Dataset
     source: SourceRecipe
     keys: dict[str, str]
-    """Of features of images, by the teacher's label."""
+    """Folders of images' features, by the teacher's label."""
     texts: dict[str, str]
-    """Of vectors of texts, by the teacher's label."""
+    """Folders of texts' vectors, by the teacher's label."""
 
     def missing(self, storage: Storage, shard: int) -> list[str]:
         """Teachers whose features of a shard are not in the cache."""

@@ -104,7 +104,7 @@ class Texts:
         return [text for found in self.each(self.all_texts, rows, workers=workers) for text in found]
 
     def each(self, read: Callable[[int], T], rows: NDArray[np.int64], *, workers: int) -> list[T]:
-        """What a method of this class reads of some samples, in their order."""
+        """What a function reads of each of some samples."""
         far = not all(source.storage.local for source in self._mixture.sources)
         with self._members.reading(rows), ThreadPoolExecutor(_FAR_WORKERS if far else workers) as pool:
             return list(pool.map(read, rows.tolist()))
