@@ -10,7 +10,6 @@ factor of the teacher's own scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -39,7 +38,14 @@ from distill.samples.sources.members import MemberReader
 
 _FROZEN = {"frozen texts": "", "untrained texts": "?random=0"}
 """Options of the language model by arm."""
-_SMALL = ("student.width=64", "student.depth=3", "student.heads=2", "student.text.width=64", "student.embed=64")
+_SMALL = (
+    "student.width=64",
+    "student.depth=3",
+    "student.heads=2",
+    "student.text.width=64",
+    "student.text.heads=2",
+    "student.embed=64",
+)
 
 
 def dataset(seed: int) -> Curated:
@@ -58,11 +64,11 @@ def scores(folder: Path, arm: Arm, seed: int) -> Scores:
     return result
 
 
-def _texts(model: DistilledModel, arm: Arm, texts: Sequence[str]) -> judge.Floats:
+def _texts(model: DistilledModel, arm: Arm, texts: list[str]) -> judge.Floats:
     """Embeddings (n, embed) of texts."""
     if arm.name not in _FROZEN:
         return judge.embed_texts(model, texts)
-    vectors = encode_texts(_encoder(_FROZEN[arm.name]), list(texts))
+    vectors = encode_texts(_encoder(_FROZEN[arm.name]), texts)
     tower = model.student.text
     assert tower is not None
     embedded: judge.Floats = tower(torch.from_numpy(judge.unit(vectors))).detach().numpy()

@@ -81,7 +81,7 @@ class Done:
 def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     """The stored result, or a new one. Raises CommandError."""
     data = arm.dataset(seed)
-    name = f"{ablation.name}-{arm.name}-{seed}"
+    name = f"{ablation.name}-{arm.name}-{seed}".replace(" ", "-")
     recipe, arguments = _recipe(ablation, arm, seed, data.dataset, name)
     fingerprint = _fingerprint(recipe)
     place = HOME / "results" / ablation.name / f"{arm.name}-{seed}-{fingerprint[:12]}.json"
@@ -110,7 +110,7 @@ def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
 def _model(ablation: Ablation, arm: Arm, seed: int) -> Path:
     """The model folder of an arm, which is run first if need be."""
     run(ablation, arm, seed)
-    name = f"{ablation.name}-{arm.name}-{seed}"
+    name = f"{ablation.name}-{arm.name}-{seed}".replace(" ", "-")
     recipe, _ = _recipe(ablation, arm, seed, arm.dataset(seed).dataset, name)
     return _folder(name, _fingerprint(recipe)) / "model"
 

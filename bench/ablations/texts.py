@@ -20,7 +20,7 @@ from bench.ablations.folders import Curated, curate
 from bench.ablations.runs import Ablation, Arm, Scores
 from curate.encoders.student.model import DistilledModel
 from distill.evaluation.datasets import texts_of
-from distill.evaluation.models import TextVectors
+from distill.evaluation.models import TextEncoder
 from distill.evaluation.tasks.classification import ranks_of_truth
 from distill.evaluation.tasks.zero_shot import class_scores
 from distill.recipe import SourceRecipe
@@ -50,12 +50,15 @@ def _samples(url: str) -> tuple[Mixture, dict[str, list[str]]]:
 def scores(folder: Path, arm: Arm, seed: int) -> Scores:
     model, url = judge.model_of(folder), dataset(0).dataset
     found = ranks(url, model, partial(judge.embed_texts, model), seed)
-    return {
-        f"{kind} among all, first {FIRST}": judge.only(rank < FIRST, ~np.isnan(rank)) for kind, rank in found.items()
-    }
+    return {f"{kind} among all, first {FIRST}": first(rank) for kind, rank in found.items()}
 
 
-def ranks(url: str, model: DistilledModel, embed: TextVectors, seed: int) -> dict[str, judge.Floats]:
+def first(rank: judge.Floats) -> judge.Floats:
+    """Whether a rank is among the first, NaN where it is."""
+    return judge.only((rank < FIRST).astype(np.float32), ~np.isnan(rank))
+
+
+def ranks(url: str, model: DistilledModel, embed: TextEncoder, seed: int) -> dict[str, judge.Floats]:
     """For each kind of text, the rank of each sample's own among those of all tested ones (samples,), 0 for the first;
     NaN for samples that are not tested: those not held out, and those whose text more than SHARED have."""
     mixture, texts = _samples(url)
