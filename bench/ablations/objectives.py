@@ -1,11 +1,11 @@
 """Objectives and options of the students of PE and Xray, each against plain contrastive training on clip-arts.
 
 Students train on the clip-arts' titles, 300 updates of 64 images. Judged on held-out clip-arts: the own title among all
-of them, the own keywords, which no arm but the siamese one reads, and the folder by kNN over the training images. FLOPs
-are about equal for `progressive`; `mae first` has 150 more updates, on a quarter of the patches. `frozen texts` learns
-against vectors of `language`, `untrained texts` against those of the same model with random weights. The arms `kl`
-learn from `teacher`, which is `plain` with 500 updates, and have the smaller student of `small`; their number is the
-factor of the teacher's own scale.
+of them, the own keywords, which no arm but the siamese one reads, and the folder by kNN and a linear probe of the
+training images. FLOPs are about equal for `progressive`; `mae first` has 150 more updates, on a quarter of the patches.
+`frozen texts` learns against vectors of `language`, `untrained texts` against those of the same model with random
+weights. The arms `kl` learn from `teacher`, which is `plain` with 500 updates, and have the smaller student of `small`;
+their number is the factor of the teacher's own scale.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ def dataset(seed: int) -> Curated:
 def scores(folder: Path, arm: Arm, seed: int) -> Scores:
     model, url = judge.model_of(folder), dataset(0).dataset
     found = ranks(url, model, partial(_texts, model, arm), seed)
-    result = {}
+    result: Scores = {}
     for kind, rank in found.items():
         result[f"{kind} among all, first {FIRST}"] = first(rank)
         result[f"{kind}, reciprocal rank"] = 1 / (1 + rank)
-    result["folder, kNN"] = _knn(model, url, seed)
-    return result
+    return result | folders(model, url, seed)
 
 
 def _texts(model: DistilledModel, arm: Arm, texts: list[str]) -> judge.Floats:
@@ -80,27 +79,31 @@ def _encoder(options: str) -> Encoder:
     return load(f"hf:{language_model()}{options}", device="cpu")
 
 
-def _knn(model: DistilledModel, url: str, seed: int) -> judge.Floats:
+def folders(model: DistilledModel, url: str, seed: int) -> Scores:
     """1 if the predicted folder of a held-out clip-art is right; NaN for those that are not tested."""
     source = open_dataset(url)
     members = MemberReader(source)
-    _, labels = np.unique(np.array([str(name) for name in source.strings("label")]), return_inverse=True)
-    test = held(source, seed)
-    tested = test & (np.bincount(labels[~test], minlength=labels.max() + 1)[labels] >= LEAST)
+    names, labels = np.unique(np.array([str(name) for name in source.strings("label")]), return_inverse=True)
+    labels = labels.astype(np.int64)
+    known = ~held(source, seed)
+    tested = ~known & (np.bincount(labels[known], minlength=len(names))[labels] >= LEAST)
     summaries = judge.outputs(model, [members.read(row) for row in range(len(source))]).summary
-    right = np.zeros(len(source), np.float32)
-    bank = (summaries[~test], labels[~test].astype(np.int64))
-    right[tested] = judge.knn_right(*bank, summaries[tested], labels[tested].astype(np.int64), labels.max() + 1)
-    return judge.only(right, tested)
+    given = summaries[known], labels[known], summaries[tested], labels[tested], len(names)
+    result = {}
+    for name, right in (("kNN", judge.knn_right(*given)), ("linear probe", judge.probe_right(*given))):
+        result[f"folder, {name}"] = np.full(len(source), np.nan, np.float32)
+        result[f"folder, {name}"][tested] = right
+    return result
 
 
-def _trained(objective: type[Objective], values: str = "") -> str:
+def _trained(kind: type[Objective], values: str = "") -> str:
     """The setting of an arm that has this objective too."""
-    return f"objectives=[{_objective(objective, values)}]"
+    return f"objectives=[{objective(kind, values)}]"
 
 
-def _objective(objective: type[Objective], values: str) -> str:
-    return f"{{objective: {objective.__module__}:{objective.__qualname__}{values}}}"
+def objective(kind: type[Objective], values: str = "") -> str:
+    """It in a recipe, with these values."""
+    return f"{{objective: {kind.__module__}:{kind.__qualname__}{values and ', ' + values}}}"
 
 
 def _arm(name: str, *settings: str, sources: tuple[str, ...] = ("data.sources.0",)) -> Arm:
@@ -119,7 +122,7 @@ def _distilled(factor: float) -> Arm:
         weights = ", ".join(f"{kind}: {{weight: 0}}" for kind in ("summary", "patches", "registers"))
         return (
             f"teachers=[{{name: teacher, encoder: 'distill:{folder}', standardise: none, {weights}}}]",
-            _trained(Kl, f", teacher: teacher, teacher_scale: {scale:.3f}"),
+            _trained(Kl, f"teacher: teacher, teacher_scale: {scale:.3f}"),
         )
 
     arm = _arm(f"kl x{factor:g}", *_SMALL, "contrastive=null")
@@ -129,9 +132,9 @@ def _distilled(factor: float) -> Arm:
 def ablation() -> Ablation:
     arms = (
         _arm("plain"),
-        _arm("masking", _trained(Masking, ", share: 0.25")),
+        _arm("masking", _trained(Masking, "share: 0.25")),
         _arm("denoising", _trained(Denoising)),
-        _arm("two crops", _trained(Slip, ", hidden: 256, embed: 64")),
+        _arm("two crops", _trained(Slip, "hidden: 256, embed: 64")),
         _arm("all negatives", "contrastive.negatives=all"),
         _arm("attention pool", "student.pool=attention", "student.pool_heads=3"),
         _arm("mean pool", "student.pool=mean"),
@@ -150,7 +153,7 @@ def ablation() -> Ablation:
             "mae first",
             "train.steps=150",
             "stages=[{student: {text: null}, contrastive: null, objectives: ["
-            f"{_objective(Mae, ', decoder: {depth: 1, width: 96}')}]}},"
+            f"{objective(Mae, 'decoder: {depth: 1, width: 96}')}]}},"
             " {train: {steps: 300, warmup_steps: 20}}]",
         ),
         _arm("siamese", "data.sources.0.texts={title: 0.5, tags: 0.5}", "data.sources.0.text_pair=[title, tags]"),
