@@ -55,7 +55,7 @@ def dataset(seed: int) -> Curated:
 
 def scores(folder: Path, arm: Arm, seed: int) -> Scores:
     model, url = judge.model_of(folder), dataset(0).dataset
-    found = ranks(url, model, partial(_texts, model, arm), seed)
+    found = ranks(url, model, partial(_texts, model, arm), seed, together=False)
     result: Scores = {}
     for kind, rank in found.items():
         result[f"{kind} among all, first {FIRST}"] = first(rank)

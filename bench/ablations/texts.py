@@ -58,25 +58,28 @@ def first(rank: judge.Floats) -> judge.Floats:
     return judge.only((rank < FIRST).astype(np.float32), ~np.isnan(rank))
 
 
-def ranks(url: str, model: DistilledModel, embed: TextEncoder, seed: int) -> dict[str, judge.Floats]:
+def ranks(
+    url: str, model: DistilledModel, embed: TextEncoder, seed: int, *, together: bool = True
+) -> dict[str, judge.Floats]:
     """For each kind of text, the rank of each sample's own among those of all tested ones (samples,), 0 for the first;
-    NaN for samples that are not tested: those not held out, and those whose text more than SHARED have."""
+    NaN for samples that are not tested: those not held out, and those whose text of this kind more than SHARED have;
+    together: or whose other text more have."""
     mixture, texts = _samples(url)
     members, source = MemberReader(mixture), mixture.sources[0]
     counts = {kind: Counter(texts[kind]) for kind in KINDS}
-    few = [
-        all(texts[kind][row] and counts[kind][texts[kind][row]] <= SHARED for kind in KINDS)
-        for row in range(len(source))
-    ]
-    rows = np.flatnonzero(held(source, seed) & np.array(few))
+    few = {kind: np.array([bool(text) and counts[kind][text] <= SHARED for text in texts[kind]]) for kind in KINDS}
+    if together:
+        few = dict.fromkeys(KINDS, np.logical_and.reduce(list(few.values())))
+    rows = np.flatnonzero(held(source, seed) & np.logical_or.reduce(list(few.values())))
     found = judge.outputs(model, [members.read(row) for row in rows.tolist()])
     assert found.embedding is not None
     ranks_of = {}
     for kind in KINDS:
-        own, place = np.unique(np.array([texts[kind][row] for row in rows]), return_inverse=True)
-        rank = ranks_of_truth(class_scores(found.embedding, embed(own.tolist())), place.astype(np.int64))
+        tested = few[kind][rows]
+        own, place = np.unique(np.array(texts[kind])[rows[tested]], return_inverse=True)
+        scores = class_scores(found.embedding[tested], embed(own.tolist()))
         ranks_of[kind] = np.full(len(source), np.nan, np.float32)
-        ranks_of[kind][rows] = rank
+        ranks_of[kind][rows[tested]] = ranks_of_truth(scores, place.astype(np.int64))
     return ranks_of
 
 
