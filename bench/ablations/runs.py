@@ -43,6 +43,10 @@ class Arm:
     """The dataset for a seed."""
     sources: tuple[str, ...] = ("data.sources.0",)
     """Where the recipe names the dataset."""
+    teacher: str | None = None
+    """An arm of the ablation that is run first."""
+    taught: Callable[[Path], tuple[str, ...]] | None = None
+    """More settings, given the model folder of `teacher` with the same seed."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +81,14 @@ class Done:
 def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     """The stored result, or a new one. Raises CommandError."""
     data = arm.dataset(seed)
-    name = f"{ablation.name}-{arm.name}-{seed}"
+    name = f"{ablation.name}-{arm.name}-{seed}".replace(" ", "-")
     recipe, arguments = _recipe(ablation, arm, seed, data.dataset, name)
     fingerprint = _fingerprint(recipe)
     place = HOME / "results" / ablation.name / f"{arm.name}-{seed}-{fingerprint[:12]}.json"
     if place.exists():
         return Done(arm.name, seed, dict(np.load(place.with_suffix(".npz"))), json.loads(place.read_text()))
     spent = _CpuTime(place.with_suffix(".spent"))
-    folder = HOME / "runs" / f"{name}-{fingerprint[:12]}"
+    folder = _folder(name, fingerprint)
     log = HOME / "logs" / f"{name}.log"
     spent.call("train", ["train", *arguments, "--set", f"run.folder={folder}"], log)
     began = time.process_time()
@@ -101,6 +105,18 @@ def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     np.savez_compressed(place.with_suffix(".npz"), **arrays)
     place.write_text(json.dumps(record, indent=1) + "\n")
     return Done(arm.name, seed, scores, record)
+
+
+def _model(ablation: Ablation, arm: Arm, seed: int) -> Path:
+    """The model folder of an arm, which is run first if need be."""
+    run(ablation, arm, seed)
+    name = f"{ablation.name}-{arm.name}-{seed}".replace(" ", "-")
+    recipe, _ = _recipe(ablation, arm, seed, arm.dataset(seed).dataset, name)
+    return _folder(name, _fingerprint(recipe)) / "model"
+
+
+def _folder(name: str, fingerprint: str) -> Path:
+    return HOME / "runs" / f"{name}-{fingerprint[:12]}"
 
 
 class _CpuTime:
@@ -128,6 +144,8 @@ def _recipe(ablation: Ablation, arm: Arm, seed: int, dataset: str, name: str) ->
     """The effective recipe, and its command-line arguments."""
     place = str(RECIPES / f"{ablation.recipe}.yaml")
     settings = [*ablation.settings, *arm.settings]
+    if arm.teacher is not None and arm.taught is not None:
+        settings += arm.taught(_model(ablation, ablation.arm(arm.teacher), seed))
     settings += [f"seed={seed}", f"name={name}", *(f"{source}.dataset={dataset}" for source in arm.sources)]
     return load_recipe(place, settings), [place, *(word for setting in settings for word in ("--set", setting))]
 

@@ -12,12 +12,19 @@ from bench.ablations.statistics import Difference, Interval, paired
 HEAD = "| metric | arm | baseline | arm | difference | 95 % over seeds | 95 % over images | paper | here |"
 
 
-def table(ablation: Ablation, done: Sequence[Done]) -> str:
-    """A row per metric and pair of arms; per cent, or hundredths of a cosine or correlation."""
+def table(ablation: Ablation, done: Sequence[Done], seeds: Sequence[int] = ()) -> str:
+    """A row per metric and pair of arms; per cent, or hundredths of a cosine or correlation. A line for each arm that
+    was not reached for some of `seeds`."""
     rows = [f"\n{ablation.name}: {ablation.question} ({ablation.source})\n", HEAD, "|---" * 9 + "|"]
+    reached = {name: {one.seed for one in done if one.arm == name} for name in (arm.name for arm in ablation.arms)}
     for arm, baseline in ablation.pairs:
-        for metric in done[0].scores:
-            rows.append(_row(ablation, metric, arm, baseline, done))
+        both = reached[arm] & reached[baseline]
+        some = [one for one in done if one.seed in both]
+        for metric in some[0].scores if some else ():
+            rows.append(_row(ablation, metric, arm, baseline, some))
+    for name, own in reached.items():
+        if missing := set(seeds) - own:
+            rows.append(f"Not reached: {name}, seeds {', '.join(map(str, sorted(missing)))}.")
     minutes = {one.arm: [] for one in done}  # type: dict[str, list[float]]
     for one in done:
         minutes[one.arm].append(sum(one.record["cpu_seconds"].values()) / 60)
@@ -32,7 +39,7 @@ def table(ablation: Ablation, done: Sequence[Done]) -> str:
 def difference(metric: str, arm: str, baseline: str, done: Sequence[Done]) -> tuple[float, float, Difference]:
     """Mean scores of baseline and arm, and the paired difference."""
     arms = {(one.arm, one.seed): one.scores[metric] for one in done}
-    seeds = sorted({one.seed for one in done})
+    seeds = sorted({seed for name, seed in arms if name == arm})
     theirs, own = (np.stack([arms[name, seed] for seed in seeds]) for name in (baseline, arm))
     counted = ~np.isnan(own)
     found = paired(np.nan_to_num(own), np.nan_to_num(theirs), counted)

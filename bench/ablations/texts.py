@@ -7,7 +7,7 @@ Clip-arts whose title or keywords many others share (names of collections) are n
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +18,13 @@ from bench.ablations.balanced import SHARED
 from bench.ablations.clip_arts import TEST_FRACTION, images
 from bench.ablations.folders import Curated, curate
 from bench.ablations.runs import Ablation, Arm, Scores
+from curate.encoders.student.model import DistilledModel
 from distill.evaluation.datasets import texts_of
+from distill.evaluation.models import TextEncoder
 from distill.evaluation.tasks.classification import ranks_of_truth
 from distill.evaluation.tasks.zero_shot import class_scores
 from distill.recipe import SourceRecipe
-from distill.samples.sources.dataset import open_dataset
+from distill.samples.sources.dataset import Dataset, open_dataset
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture
 from distill.samples.sources.split import held_out
@@ -37,43 +39,55 @@ def dataset(seed: int) -> Curated:
 
 
 @lru_cache
-def _samples() -> tuple[Mixture, dict[str, list[str]]]:
-    """The dataset, and the texts of each kind, empty where an image has none."""
-    own = open_dataset(dataset(0).dataset)
+def _samples(url: str) -> tuple[Mixture, dict[str, list[str]]]:
+    """A dataset, and the texts of each kind, empty where an image has none."""
+    own = open_dataset(url)
     mixture = Mixture([own], [SourceRecipe(dataset=own.url)])
     members, rows = MemberReader(mixture), range(len(own))
     return mixture, {kind: ["".join(own[:1]) for own in texts_of(mixture, members, [kind], rows)] for kind in KINDS}
 
 
 def scores(folder: Path, arm: Arm, seed: int) -> Scores:
-    mixture, texts = _samples()
-    model, members, dataset = judge.model_of(folder), MemberReader(mixture), mixture.sources[0]
-    keys = [str(key) for key in dataset.strings("key")]
-    sets = [name or key for name, key in zip(dataset.strings("duplicate_set"), keys, strict=True)]
-    held = held_out(keys, sets, seed=seed, fraction=TEST_FRACTION)
+    model, url = judge.model_of(folder), dataset(0).dataset
+    found = ranks(url, model, partial(judge.embed_texts, model), seed)
+    return {f"{kind} among all, first {FIRST}": first(rank) for kind, rank in found.items()}
+
+
+def first(rank: judge.Floats) -> judge.Floats:
+    """Whether a rank is among the first, NaN where it is."""
+    return judge.only((rank < FIRST).astype(np.float32), ~np.isnan(rank))
+
+
+def ranks(
+    url: str, model: DistilledModel, embed: TextEncoder, seed: int, *, together: bool = True
+) -> dict[str, judge.Floats]:
+    """For each kind of text, the rank of each sample's own among those of all tested ones (samples,), 0 for the first;
+    NaN for samples that are not tested: those not held out, and those whose text of this kind more than SHARED have;
+    together: or whose other text more have."""
+    mixture, texts = _samples(url)
+    members, source = MemberReader(mixture), mixture.sources[0]
     counts = {kind: Counter(texts[kind]) for kind in KINDS}
-    tested = [
-        all(texts[kind][row] and counts[kind][texts[kind][row]] <= SHARED for kind in KINDS)
-        for row in range(len(dataset))
-    ]
-    rows = np.flatnonzero(held & np.array(tested))
+    few = {kind: np.array([bool(text) and counts[kind][text] <= SHARED for text in texts[kind]]) for kind in KINDS}
+    if together:
+        few = dict.fromkeys(KINDS, np.logical_and.reduce(list(few.values())))
+    rows = np.flatnonzero(held(source, seed) & np.logical_or.reduce(list(few.values())))
     found = judge.outputs(model, [members.read(row) for row in rows.tolist()])
     assert found.embedding is not None
-    found_at = {}
+    ranks_of = {}
     for kind in KINDS:
-        own, place = np.unique(np.array([texts[kind][row] for row in rows]), return_inverse=True)
-        rank = ranks_of_truth(
-            class_scores(found.embedding, judge.embed_texts(model, own.tolist())), place.astype(np.int64)
-        )
-        found_at[f"{kind} among all, first {FIRST}"] = _at(rows, rank < FIRST, len(dataset))
-    return found_at
+        tested = few[kind][rows]
+        own, place = np.unique(np.array(texts[kind])[rows[tested]], return_inverse=True)
+        scores = class_scores(found.embedding[tested], embed(own.tolist()))
+        ranks_of[kind] = np.full(len(source), np.nan, np.float32)
+        ranks_of[kind][rows[tested]] = ranks_of_truth(scores, place.astype(np.int64))
+    return ranks_of
 
 
-def _at(rows: NDArray[np.int64], right: NDArray[np.bool_], count: int) -> judge.Floats:
-    """Scores (count,) of the given rows, NaN elsewhere."""
-    values = np.full(count, np.nan, np.float32)
-    values[rows] = right
-    return values
+def held(source: Dataset, seed: int) -> NDArray[np.bool_]:
+    """Mask (n,) of the samples that a recipe with this seed never trains on."""
+    keys = [str(key) for key in source.strings("key")]
+    sets = [name or key for name, key in zip(source.strings("duplicate_set"), keys, strict=True)]
+    return held_out(keys, sets, seed=seed, fraction=TEST_FRACTION)
 
 
 def _arm(name: str, texts: str, *more: str) -> Arm:

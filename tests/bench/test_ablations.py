@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.ablations import balanced, cifar, filtered, judge, packing, runs, texts
+from bench.ablations import balanced, cifar, filtered, judge, objectives, packing, pe_ladder, runs, texts, xray_ladder
 from bench.ablations.folders import Curated
 from bench.ablations.runs import Ablation, Arm, Done, Scores
 from bench.ablations.table import table
+from distill.recipe import load_recipe
 
-ARMED = [module.ablation() for module in (balanced, filtered, packing, texts)]
+ARMED = [one.ablation() for one in (balanced, filtered, packing, texts, objectives, pe_ladder, xray_ladder)]
 
 
 def test_rank_correlation_is_one_for_the_same_order_of_distances() -> None:
@@ -59,11 +60,25 @@ def _done(arm: str, seed: int, right: float) -> Done:
 
 @pytest.mark.parametrize("ablation", ARMED, ids=lambda one: one.name)
 def test_each_arm_has_a_correct_recipe_and_is_compared(ablation: Ablation) -> None:
-    for arm in ablation.arms:
-        recipe, _ = runs._recipe(ablation, arm, 0, "dataset", f"{ablation.name}-{arm.name}-0")
-        assert recipe.name == f"{ablation.name}-{arm.name}-0"
+    """Arms with a teacher need its model."""
+    for arm in (arm for arm in ablation.arms if arm.teacher is None):
+        name = f"{ablation.name}-{arm.name}-0".replace(" ", "-")
+        recipe, _ = runs._recipe(ablation, arm, 0, "dataset", name)
+        assert recipe.name == name
     assert {name for pair in ablation.pairs for name in pair} == {arm.name for arm in ablation.arms}
     assert ablation.expected.keys() <= {arm for arm, _ in ablation.pairs}
+
+
+def test_the_ladder_of_perception_encoder_has_the_samples_of_the_paper() -> None:
+    """Section 2.1: 12 billion, then 24; sides of 98, 154, 224, and 336 pixels."""
+    samples, sides = {}, {}
+    for name, settings in pe_ladder.rungs(pe_ladder.FULL):
+        stages = load_recipe("pe", settings).staged()
+        samples[name] = sum(one.train.steps * one.train.sequences * 64 for one in stages) / 1e9
+        sides[name] = [14 * one.data.sources[0].max_tokens ** 0.5 for one in stages]
+    billions = [round(count, 2) for count in samples.values()]
+    assert billions == [12, 12] + 7 * [24]
+    assert [sides[name] for name in ("baseline", "batch", "masking")] == [[224], [98, 154, 224], [98, 154, 224, 336]]
 
 
 def test_the_table_has_direction_interval_and_time() -> None:
