@@ -32,11 +32,12 @@ class TextSide:
 
     encode: TextEncoder
     image_vectors: ImageVectors | None = None
-    """The vectors that are compared with the texts, from the teacher's features (dino.txt); None: the summaries."""
+    """The vectors that are compared with the texts, from summaries and patches in the teacher's space, as for dino.txt;
+    None: the summaries."""
 
     def space(self, teacher: str) -> str:
         """Name of the space of texts and images."""
-        return teacher if self.image_vectors is None else f"{teacher} (dino.txt)"
+        return teacher if self.image_vectors is None else f"{teacher} with patches"
 
 
 @dataclass
@@ -119,7 +120,7 @@ class StudentModel:
             output.predictions[name] = Target(summary.float().cpu(), patches)
             output.spaces[name] = _array(summary)
         if OWN in self.texts:
-            output.spaces[OWN] = _array(frame_means(self.student.project(features.summary), frames))
+            output.spaces[OWN] = _array(frame_means(self.student.image_vectors(features), frames))
         return output
 
 
