@@ -14,13 +14,24 @@ import sys
 import time
 from collections.abc import Sequence
 
-from bench.ablations import balanced, curated, filtered, objectives, packing, phi_s, relations, texts
+from bench.ablations import (
+    balanced,
+    curated,
+    filtered,
+    objectives,
+    packing,
+    phi_s,
+    relations,
+    resolutions,
+    text_side,
+    texts,
+)  # fmt: skip
 from bench.ablations.folders import CommandError, InterruptedCommandError
 from bench.ablations.runs import Ablation, Done, run
 from bench.ablations.table import table
 from curate.core.errors import CurateError
 
-MODULES = (curated, relations, phi_s, packing, balanced, filtered, texts, objectives)
+MODULES = (curated, relations, phi_s, packing, balanced, filtered, texts, objectives, text_side, resolutions)
 ABLATIONS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 SEEDS = (0, 1, 2)
 

@@ -15,7 +15,7 @@ from distill.objectives.masking import Masking
 from distill.objectives.slip import Slip
 
 
-def _trained(objective: type[Objective], values: str = "") -> str:
+def trained(objective: type[Objective], values: str = "") -> str:
     """The setting of an arm that has this objective too."""
     return f"objectives=[{{objective: {objective.__module__}:{objective.__qualname__}{values}}}]"
 
@@ -27,9 +27,9 @@ def _arm(name: str, *settings: str, sources: tuple[str, ...] = ("data.sources.0"
 def ablation() -> Ablation:
     arms = (
         _arm("plain"),
-        _arm("masking", _trained(Masking, ", share: 0.25")),
-        _arm("denoising", _trained(Denoising)),
-        _arm("two crops", _trained(Slip, ", hidden: 256, embed: 64")),
+        _arm("masking", trained(Masking, ", share: 0.25")),
+        _arm("denoising", trained(Denoising)),
+        _arm("two crops", trained(Slip, ", hidden: 256, embed: 64")),
         _arm("all negatives", "contrastive.negatives=all"),
         _arm("attention pool", "student.pool=attention", "student.pool_heads=3"),
         _arm("mean pool", "student.pool=mean"),

@@ -7,6 +7,7 @@ Clip-arts whose title or keywords many others share (names of collections) are n
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,8 +47,21 @@ def _samples() -> tuple[Mixture, dict[str, list[str]]]:
 
 
 def scores(folder: Path, arm: Arm, seed: int) -> Scores:
+    model = judge.model_of(folder)
+
+    def embedded(images: Sequence[bytes]) -> judge.Floats:
+        found = judge.outputs(model, images).embedding
+        assert found is not None
+        return found
+
+    return scores_of(seed, embedded, lambda texts: judge.embed_texts(model, texts))
+
+
+def scores_of(
+    seed: int, embed_images: Callable[[list[bytes]], judge.Floats], embed_texts: Callable[[list[str]], judge.Floats]
+) -> Scores:
     mixture, texts = _samples()
-    model, members, dataset = judge.model_of(folder), MemberReader(mixture), mixture.sources[0]
+    members, dataset = MemberReader(mixture), mixture.sources[0]
     keys = [str(key) for key in dataset.strings("key")]
     sets = [name or key for name, key in zip(dataset.strings("duplicate_set"), keys, strict=True)]
     held = held_out(keys, sets, seed=seed, fraction=TEST_FRACTION)
@@ -57,14 +71,11 @@ def scores(folder: Path, arm: Arm, seed: int) -> Scores:
         for row in range(len(dataset))
     ]
     rows = np.flatnonzero(held & np.array(tested))
-    found = judge.outputs(model, [members.read(row) for row in rows.tolist()])
-    assert found.embedding is not None
+    images = embed_images([members.read(row) for row in rows.tolist()])
     found_at = {}
     for kind in KINDS:
         own, place = np.unique(np.array([texts[kind][row] for row in rows]), return_inverse=True)
-        rank = ranks_of_truth(
-            class_scores(found.embedding, judge.embed_texts(model, own.tolist())), place.astype(np.int64)
-        )
+        rank = ranks_of_truth(class_scores(images, embed_texts(own.tolist())), place.astype(np.int64))
         found_at[f"{kind} among all, first {FIRST}"] = _at(rows, rank < FIRST, len(dataset))
     return found_at
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.ablations import balanced, cifar, filtered, judge, packing, runs, texts
+from bench.ablations import balanced, cifar, filtered, judge, packing, resolutions, runs, texts
 from bench.ablations.folders import Curated
 from bench.ablations.runs import Ablation, Arm, Done, Scores
 from bench.ablations.table import table
 
-ARMED = [module.ablation() for module in (balanced, filtered, packing, texts)]
+ARMED = [module.ablation() for module in (balanced, filtered, packing, resolutions, texts)]
 
 
 def test_rank_correlation_is_one_for_the_same_order_of_distances() -> None:

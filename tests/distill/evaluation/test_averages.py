@@ -27,7 +27,7 @@ def test_the_best_fit_is_that_of_each_set_and_model():
     ]  # fmt: skip
 
 
-def test_reweighted_recalls_are_averages_of_their_own():
+def test_reweighted_recalls_have_averages_too():
     both = {"R@1": 0.5}
     plain = {"image_to_text": both, "text_to_image": both}
     sets = [{"set": name, "side": 16, "fit": "native", "retrieval": {"models": {

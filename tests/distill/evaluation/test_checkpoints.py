@@ -39,7 +39,7 @@ def test_each_checkpoint_has_its_accuracies_at_a_low_resolution(values, monkeypa
     assert evaluate(str(run.path), [], QUIET, checkpoints=True)["steps"] == found
 
 
-def test_each_checkpoint_has_the_heads_of_its_own_stage(tmp_path):
+def test_each_checkpoint_has_the_heads_of_its_stage(tmp_path):
     folder = write_dataset(tmp_path / "d", drawn_items(20), texts=[f"bars {row % 4}".encode() for row in range(20)])
     values = recipe_values(str(folder), str(tmp_path / "run"))
     values["data"]["sources"][0]["texts"] = {"txt": 1.0}
