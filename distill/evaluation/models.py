@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from curate.core.errors import InputError
 from curate.encoders.student.network.student import Student
 from distill.objectives.kernels.losses import frame_means
 from distill.samples.batches.loader import Batch
@@ -112,7 +113,12 @@ class StudentModel:
             else:
                 summary = standardiser.invert_summary(head.summary(features.summary))
             side = self.sides.get(name)
-            if side is not None and side.image_vectors is not None and patches is not None:
+            if side is not None and side.image_vectors is not None:
+                if patches is None:
+                    raise InputError(
+                        f"evaluate.text_encoders: texts of {name!r} are compared with patches, which `keep`, `merge` "
+                        f"and `tubelet` do not leave; remove it, or set evaluate.keep=1 and evaluate.merge=0"
+                    )
                 vectors = side.image_vectors(summary, patches, lengths, None)
                 output.spaces[side.space(name)] = _array(frame_means(vectors, frames))
             summary = frame_means(summary, frames)

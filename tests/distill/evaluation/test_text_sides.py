@@ -7,8 +7,9 @@ import torch
 from rich.console import Console
 
 from curate import encoders
-from curate.core.errors import RecipeError
+from curate.core.errors import InputError, RecipeError
 from curate.encoders.student.model import load
+from curate.encoders.student.reduction import Reduction
 from distill.commands.train import train
 from distill.evaluation.extraction import FeatureExtractor
 from distill.evaluation.models import OWN, StudentModel, TeacherModel, TextSide
@@ -79,6 +80,9 @@ def test_it_serves_the_teacher_with_its_weights_and_a_students_head_for_it(folde
     extractor = FeatureExtractor([trained, TeacherModel("base", side)], one.teachers, one.reader, ALONE)
     found = extractor.extract(collate([one.reader.get(row) for row in range(5)]))
     head = found.outputs["s"].predictions["base"]
+    student.backbone.reduction = Reduction(keep=0.5, layers=(1,))
+    with pytest.raises(InputError, match="texts of 'base' are compared with patches"):
+        extractor.extract(found.batch)
     means = [own.reshape(-1, 16).mean(0) for _, own in found.per_image(head.patches.numpy())]
     weight = side_of.model.student.project.weight.numpy()
     expected = np.concatenate([head.summary.numpy(), np.stack(means)], 1) @ weight.T

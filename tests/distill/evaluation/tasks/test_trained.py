@@ -43,9 +43,7 @@ def test_the_papers_schedule_learns_separable_classes_at_any_scale(seed, scale):
 def test_a_layer_that_is_not_finite_is_one_line_and_never_right():
     """NaN scores would rank every class first."""
     images = {row: (features, targets[:1]) for row, (features, targets) in separable(0)[0].items()}
-    with pytest.raises(
-        InputError, match=r"after 20 steps at a learning rate of 1e\+25; lower evaluate.probe"
-    ):
+    with pytest.raises(InputError, match=r"after 20 steps at a learning rate of 1e\+25; lower evaluate.probe"):
         train(AttentionLayer(4, 3, 0), images, Schedule(10, 32, 1e25, "sgd"), world=ALONE, seed=0)
     with np.errstate(over="ignore"):
         images[0] = (1e5 * images[0][0]).astype(np.float16), images[0][1]
