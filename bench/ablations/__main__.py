@@ -23,6 +23,8 @@ from bench.ablations import (
     pe_ladder,
     phi_s,
     relations,
+    resolutions,
+    text_side,
     texts,
     xray_ladder,
 )
@@ -31,7 +33,10 @@ from bench.ablations.runs import Ablation, Done, run
 from bench.ablations.table import table
 from curate.core.errors import CurateError
 
-MODULES = (curated, relations, phi_s, packing, balanced, filtered, texts, objectives, pe_ladder, xray_ladder)
+MODULES = (
+    curated, relations, phi_s, packing, balanced, filtered, texts, objectives, pe_ladder, xray_ladder, text_side,
+    resolutions,
+)  # fmt: skip
 ABLATIONS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 SEEDS = (0, 1, 2)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL.Image import Image
 from scipy.stats import rankdata
 
 import distill
@@ -39,13 +40,14 @@ class Outputs:
 
 
 @torch.no_grad()
-def outputs(model: DistilledModel, images: Sequence[bytes]) -> Outputs:
+def outputs(model: DistilledModel, images: Sequence[bytes | Image]) -> Outputs:
     torch.set_num_threads(1)
     summaries: list[Floats] = []
     embeddings: list[Floats] = []
     predictions: dict[str, list[Floats]] = {}
     for start in range(0, len(images), _BATCH):
-        output = model([decode(data) for data in images[start : start + _BATCH]])
+        batch = images[start : start + _BATCH]
+        output = model([decode(own) if isinstance(own, bytes) else own for own in batch])
         summaries.append(output.summary.float().numpy())
         if output.embedding is not None:
             embeddings.append(output.embedding.float().numpy())
@@ -53,6 +55,13 @@ def outputs(model: DistilledModel, images: Sequence[bytes]) -> Outputs:
             predictions.setdefault(name, []).append(summary.float().numpy())
     joined = {name: np.concatenate(parts) for name, parts in predictions.items()}
     return Outputs(np.concatenate(summaries), joined, np.concatenate(embeddings) if embeddings else None)
+
+
+def embed_images(model: DistilledModel, images: Sequence[bytes]) -> Floats:
+    """Embeddings (n, embed)."""
+    found = outputs(model, images).embedding
+    assert found is not None
+    return found
 
 
 @torch.no_grad()

@@ -55,7 +55,7 @@ def dataset(seed: int) -> Curated:
 
 def scores(folder: Path, arm: Arm, seed: int) -> Scores:
     model, url = judge.model_of(folder), dataset(0).dataset
-    found = ranks(url, model, partial(_texts, model, arm), seed, together=False)
+    found = ranks(url, partial(judge.embed_images, model), partial(_texts, model, arm), seed, together=False)
     result: Scores = {}
     for kind, rank in found.items():
         result[f"{kind} among all, first {FIRST}"] = first(rank)
@@ -96,7 +96,7 @@ def folders(model: DistilledModel, url: str, seed: int) -> Scores:
     return result
 
 
-def _trained(kind: type[Objective], values: str = "") -> str:
+def trained(kind: type[Objective], values: str = "") -> str:
     """The setting of an arm that has this objective too."""
     return f"objectives=[{objective(kind, values)}]"
 
@@ -122,7 +122,7 @@ def _distilled(factor: float) -> Arm:
         weights = ", ".join(f"{kind}: {{weight: 0}}" for kind in ("summary", "patches", "registers"))
         return (
             f"teachers=[{{name: teacher, encoder: 'distill:{folder}', standardise: none, {weights}}}]",
-            _trained(Kl, f"teacher: teacher, teacher_scale: {scale:.3f}"),
+            trained(Kl, f"teacher: teacher, teacher_scale: {scale:.3f}"),
         )
 
     arm = _arm(f"kl x{factor:g}", *_SMALL, "contrastive=null")
@@ -132,9 +132,9 @@ def _distilled(factor: float) -> Arm:
 def ablation() -> Ablation:
     arms = (
         _arm("plain"),
-        _arm("masking", _trained(Masking, "share: 0.25")),
-        _arm("denoising", _trained(Denoising)),
-        _arm("two crops", _trained(Slip, "hidden: 256, embed: 64")),
+        _arm("masking", trained(Masking, "share: 0.25")),
+        _arm("denoising", trained(Denoising)),
+        _arm("two crops", trained(Slip, "hidden: 256, embed: 64")),
         _arm("attention pool", "student.pool=attention", "student.pool_heads=3"),
         _arm("mean pool", "student.pool=mean"),
         _arm("keep 0.7", "student.keep=0.7"),

@@ -81,7 +81,7 @@ class Done:
 def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     """The stored result, or a new one. Raises CommandError."""
     data = arm.dataset(seed)
-    name = f"{ablation.name}-{arm.name}-{seed}".replace(" ", "-")
+    name = _name(ablation, arm, seed)
     recipe, arguments = _recipe(ablation, arm, seed, data.dataset, name)
     fingerprint = _fingerprint(recipe)
     place = HOME / "results" / ablation.name / f"{arm.name}-{seed}-{fingerprint[:12]}.json"
@@ -107,12 +107,17 @@ def run(ablation: Ablation, arm: Arm, seed: int) -> Done:
     return Done(arm.name, seed, scores, record)
 
 
-def _model(ablation: Ablation, arm: Arm, seed: int) -> Path:
+def model(ablation: Ablation, name: str, seed: int) -> Path:
     """The model folder of an arm, which is run first if need be."""
+    arm = ablation.arm(name)
     run(ablation, arm, seed)
-    name = f"{ablation.name}-{arm.name}-{seed}".replace(" ", "-")
+    name = _name(ablation, arm, seed)
     recipe, _ = _recipe(ablation, arm, seed, arm.dataset(seed).dataset, name)
     return _folder(name, _fingerprint(recipe)) / "model"
+
+
+def _name(ablation: Ablation, arm: Arm, seed: int) -> str:
+    return f"{ablation.name}-{arm.name}-{seed}".replace(" ", "-")
 
 
 def _folder(name: str, fingerprint: str) -> Path:
@@ -145,7 +150,7 @@ def _recipe(ablation: Ablation, arm: Arm, seed: int, dataset: str, name: str) ->
     place = str(RECIPES / f"{ablation.recipe}.yaml")
     settings = [*ablation.settings, *arm.settings]
     if arm.teacher is not None and arm.taught is not None:
-        settings += arm.taught(_model(ablation, ablation.arm(arm.teacher), seed))
+        settings += arm.taught(model(ablation, arm.teacher, seed))
     settings += [f"seed={seed}", f"name={name}", *(f"{source}.dataset={dataset}" for source in arm.sources)]
     return load_recipe(place, settings), [place, *(word for setting in settings for word in ("--set", setting))]
 

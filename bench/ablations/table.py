@@ -20,7 +20,7 @@ def table(ablation: Ablation, done: Sequence[Done], seeds: Sequence[int] = ()) -
     for arm, baseline in ablation.pairs:
         both = reached[arm] & reached[baseline]
         some = [one for one in done if one.seed in both]
-        for metric in some[0].scores if some else ():
+        for metric in next((one.scores for one in some if one.arm == arm), ()):
             rows.append(_row(ablation, metric, arm, baseline, some))
     for name, own in reached.items():
         if missing := set(seeds) - own:

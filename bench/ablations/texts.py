@@ -7,6 +7,7 @@ Clip-arts whose title or keywords many others share (names of collections) are n
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from bench.ablations.balanced import SHARED
 from bench.ablations.clip_arts import TEST_FRACTION, images
 from bench.ablations.folders import Curated, curate
 from bench.ablations.runs import Ablation, Arm, Scores
-from curate.encoders.student.model import DistilledModel
 from distill.evaluation.datasets import texts_of
 from distill.evaluation.models import TextEncoder
 from distill.evaluation.tasks.classification import ranks_of_truth
@@ -49,7 +49,7 @@ def _samples(url: str) -> tuple[Mixture, dict[str, list[str]]]:
 
 def scores(folder: Path, arm: Arm, seed: int) -> Scores:
     model, url = judge.model_of(folder), dataset(0).dataset
-    found = ranks(url, model, partial(judge.embed_texts, model), seed)
+    found = ranks(url, partial(judge.embed_images, model), partial(judge.embed_texts, model), seed)
     return {f"{kind} among all, first {FIRST}": first(rank) for kind, rank in found.items()}
 
 
@@ -59,7 +59,12 @@ def first(rank: judge.Floats) -> judge.Floats:
 
 
 def ranks(
-    url: str, model: DistilledModel, embed: TextEncoder, seed: int, *, together: bool = True
+    url: str,
+    embed_images: Callable[[list[bytes]], judge.Floats],
+    embed_texts: TextEncoder,
+    seed: int,
+    *,
+    together: bool = True,
 ) -> dict[str, judge.Floats]:
     """For each kind of text, the rank of each sample's own among those of all tested ones (samples,), 0 for the first;
     NaN for samples that are not tested: those not held out, and those whose text of this kind more than SHARED have;
@@ -71,13 +76,12 @@ def ranks(
     if together:
         few = dict.fromkeys(KINDS, np.logical_and.reduce(list(few.values())))
     rows = np.flatnonzero(held(source, seed) & np.logical_or.reduce(list(few.values())))
-    found = judge.outputs(model, [members.read(row) for row in rows.tolist()])
-    assert found.embedding is not None
+    images = embed_images([members.read(row) for row in rows.tolist()])
     ranks_of = {}
     for kind in KINDS:
         tested = few[kind][rows]
         own, place = np.unique(np.array(texts[kind])[rows[tested]], return_inverse=True)
-        scores = class_scores(found.embedding[tested], embed(own.tolist()))
+        scores = class_scores(images[tested], embed_texts(own.tolist()))
         ranks_of[kind] = np.full(len(source), np.nan, np.float32)
         ranks_of[kind][rows[tested]] = ranks_of_truth(scores, place.astype(np.int64))
     return ranks_of

@@ -7,6 +7,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,13 +104,23 @@ def _evaluate_checkpoints(
             from distill.training.checkpoint import checkpoint_of, load_standardisers
 
             for step in [step for step in keys if step not in found]:
-                student = context.new_student(filled=True)
-                checkpoint_of(run, int(step), fingerprint).fill(student)
-                result, _ = evaluate_run(context, student, load_standardisers(run) or [], alone=True)
+                saved = checkpoint_of(run, int(step), fingerprint)
+                own = _with_student_of(context, recipe.staged()[int(saved.values["stage"])], run)
+                student = own.new_student(filled=True)
+                saved.fill(student)
+                result, _ = evaluate_run(own, student, load_standardisers(run) or [], alone=True)
                 found[step] = {"digest": keys[step], "sets": result["sets"]}
             if context.world.first:
                 run.write(CURVES, {"steps": {step: found[step] for step in keys}})
     return {"steps": {step: found[step] for step in keys}}
+
+
+def _with_student_of(context: StageContext, stage: Recipe, run: RunFolder) -> StageContext:
+    """The same images for the student of another stage, which may have other heads."""
+    from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
+
+    tokenizer = known_tokenizer(stage.student.text, lambda: Tokenizer.of_run(run.path / TOKENIZER))
+    return replace(context, recipe=stage.model_copy(update={"data": context.recipe.data}), tokenizer=tokenizer)
 
 
 def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) -> dict[str, Any]:

@@ -11,7 +11,12 @@ FIGURES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "knn": {"accuracy": ("accuracy",)},
     "probe": {"accuracy": ("accuracy",)},
     "zero_shot": {"accuracy": ("accuracy",)},
-    "retrieval": {"R@1, image to text": ("image_to_text", "R@1"), "R@1, text to image": ("text_to_image", "R@1")},
+    "retrieval": {
+        "R@1, image to text": ("image_to_text", "R@1"),
+        "R@1, text to image": ("text_to_image", "R@1"),
+        "R@1, image to text, re-weighted": ("reweighted", "image_to_text", "R@1"),
+        "R@1, text to image, re-weighted": ("reweighted", "text_to_image", "R@1"),
+    },
     "segmentation": {"mean IoU": ("mean_iou",)},
 }
 """By task: the averaged figures, by name, with their places in a model's result."""
@@ -48,13 +53,16 @@ def _figures(sets: Sequence[Result], task: str, place: Sequence[str]) -> dict[st
     found: dict[str, dict[str, float]] = {}
     for one in sets:
         for name, model in one.get(task, {}).get("models", {}).items():
-            own = found.setdefault(one["set"], {})
-            own[name] = max(own.get(name, float("-inf")), figure_of(model, place))
+            value = figure_of(model, place)
+            if value is not None:
+                own = found.setdefault(one["set"], {})
+                own[name] = max(own.get(name, value), value)
     return found
 
 
-def figure_of(model: Mapping[str, Any], place: Sequence[str]) -> float:
+def figure_of(model: Mapping[str, Any], place: Sequence[str]) -> float | None:
+    """None if it was not computed."""
     value: Any = model
     for name in place:
-        value = value[name]
-    return float(value)
+        value = value.get(name, {})
+    return value if isinstance(value, float) else None

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from curate.core.errors import InputError
 from curate.encoders.student.network.student import Student
 from distill.objectives.kernels.losses import frame_means
 from distill.samples.batches.loader import Batch
@@ -32,11 +33,12 @@ class TextSide:
 
     encode: TextEncoder
     image_vectors: ImageVectors | None = None
-    """The vectors that are compared with the texts, from the teacher's features (dino.txt); None: the summaries."""
+    """The vectors that are compared with the texts, from summaries and patches in the teacher's space, as for dino.txt;
+    None: the summaries."""
 
     def space(self, teacher: str) -> str:
         """Name of the space of texts and images."""
-        return teacher if self.image_vectors is None else f"{teacher} (dino.txt)"
+        return teacher if self.image_vectors is None else f"{teacher} with patches"
 
 
 @dataclass
@@ -111,7 +113,12 @@ class StudentModel:
             else:
                 summary = standardiser.invert_summary(head.summary(features.summary))
             side = self.sides.get(name)
-            if side is not None and side.image_vectors is not None and patches is not None:
+            if side is not None and side.image_vectors is not None:
+                if patches is None:
+                    raise InputError(
+                        f"evaluate.text_encoders: texts of {name!r} are compared with patches, which `keep`, `merge` "
+                        f"and `tubelet` do not leave; remove it, or set evaluate.keep=1 and evaluate.merge=0"
+                    )
                 vectors = side.image_vectors(summary, patches, lengths, None)
                 output.spaces[side.space(name)] = _array(frame_means(vectors, frames))
             summary = frame_means(summary, frames)
@@ -119,7 +126,7 @@ class StudentModel:
             output.predictions[name] = Target(summary.float().cpu(), patches)
             output.spaces[name] = _array(summary)
         if OWN in self.texts:
-            output.spaces[OWN] = _array(frame_means(self.student.project(features.summary), frames))
+            output.spaces[OWN] = _array(frame_means(self.student.image_vectors(features), frames))
         return output
 
 

@@ -42,14 +42,15 @@ def show_curves(result: Result, console: Console) -> None:
     steps = result["steps"]
     for place, one in enumerate(next(iter(steps.values()))["sets"]):
         for task, figures in FIGURES.items():
+            found = {step: held["sets"][place].get(task, {}).get("models", {}) for step, held in steps.items()}
+            names = list(dict.fromkeys(name for models in found.values() for name in models))
             for figure, path in figures.items():
-                models = list(one.get(task, {}).get("models", {}))
-                if not models:
+                rows = {step: [figure_of(found[step].get(name, {}), path) for name in names] for step in steps}
+                if all(value is None for row in rows.values() for value in row):
                     continue
-                table = _table(f"{one['name']}: {TITLES[task]}, {figure}", ["step", *models], console)
-                for step, held in steps.items():
-                    found = held["sets"][place][task]["models"]
-                    table.add_row(step, *(score(figure_of(found[name], path)) for name in models))
+                table = _table(f"{one['name']}: {TITLES[task]}, {figure}", ["step", *names], console)
+                for step, row in rows.items():
+                    table.add_row(step, *map(score, row))
                 console.print(table, highlight=False)
 
 

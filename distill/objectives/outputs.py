@@ -236,7 +236,7 @@ class Outputs:
 
     @cached_property
     def _picture_vectors(self) -> Tensor:
-        vectors: Tensor = self.student.project(self.pictures.summary).to(self.student.backbone.prefix.dtype)
+        vectors: Tensor = self.student.image_vectors(self.pictures).to(self.student.backbone.prefix.dtype)
         return vectors
 
     def _means(self, x: Tensor) -> Tensor:

@@ -7,13 +7,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.ablations import balanced, cifar, filtered, judge, objectives, packing, pe_ladder, runs, texts, xray_ladder
+from bench.ablations import (
+    balanced,
+    cifar,
+    filtered,
+    judge,
+    objectives,
+    packing,
+    pe_ladder,
+    resolutions,
+    runs,
+    text_side,
+    texts,
+    xray_ladder,
+)
 from bench.ablations.folders import Curated
 from bench.ablations.runs import Ablation, Arm, Done, Scores
 from bench.ablations.table import table
 from distill.recipe import load_recipe
 
-ARMED = [one.ablation() for one in (balanced, filtered, packing, texts, objectives, pe_ladder, xray_ladder)]
+ARMED = [
+    module.ablation()
+    for module in (balanced, filtered, packing, texts, objectives, pe_ladder, xray_ladder, text_side, resolutions)
+]
 
 
 def test_rank_correlation_is_one_for_the_same_order_of_distances() -> None:
@@ -65,7 +81,10 @@ def test_each_arm_has_a_correct_recipe_and_is_compared(ablation: Ablation) -> No
         name = f"{ablation.name}-{arm.name}-0".replace(" ", "-")
         recipe, _ = runs._recipe(ablation, arm, 0, "dataset", name)
         assert recipe.name == name
-    assert {name for pair in ablation.pairs for name in pair} == {arm.name for arm in ablation.arms}
+    compared = {name for pair in ablation.pairs for name in pair}
+    assert compared <= {arm.name for arm in ablation.arms}
+    teachers = {arm.teacher for arm in ablation.arms}
+    assert all(arm.name in compared | teachers or arm.teacher is not None for arm in ablation.arms)
     assert ablation.expected.keys() <= {arm for arm, _ in ablation.pairs}
 
 

@@ -146,6 +146,9 @@ class StudentConfig(Section):
     text: TextConfig | None = None
     embed: Annotated[int, Field(ge=8, le=1 << 20)] = 192
     """Width of the shared space of images and texts; only with `text`."""
+    embedded: Annotated[Literal["summary", "summary + patches"], Added()] = "summary"
+    """What is projected into that space: the summary, or the summary joined with the mean of the patches, as for
+    dino.txt (Jose et al. 2025)."""
 
     @property
     def reduction(self) -> Reduction:
@@ -189,6 +192,8 @@ class StudentConfig(Section):
             raise ValueError("pool: 'cls' requires class_token: true; choose pool: attention or mean")
         if self.keep < 1 and not self.class_token:
             raise ValueError(f"keep: {self.keep:g} keeps what the class token attends to; set class_token: true")
+        if self.embeds_patches and (self.reduction or self.tubelet > 1):
+            raise ValueError("embedded: the output of each patch is needed; remove keep, merge and tubelet")
         if self.moe is not None and self.mlp != "swiglu":
             raise ValueError(f"mlp: {self.mlp!r}, but the experts of moe are SwiGLU; remove one of them")
         if min(self.pixel_std) <= 0:
@@ -209,6 +214,10 @@ class StudentConfig(Section):
     def mlp_hidden(self) -> int:
         """Hidden width of a dense block's MLP."""
         return max(8, round(self.width * self.mlp_ratio / 8) * 8)
+
+    @property
+    def embeds_patches(self) -> bool:
+        return "patches" in self.embedded
 
     @property
     def axial(self) -> bool:

@@ -7,7 +7,7 @@ number of patches per image.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -85,6 +85,24 @@ class DistillEncoder(FrozenEncoder):
 
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
         return text_features(self, texts, self.model.encode_text) if self.context else super().encode_text(texts)
+
+    @property
+    def image_vectors(self) -> Callable[..., torch.Tensor] | None:
+        """Vectors to compare with texts, from features of a teacher that has this model's weights; None if its summary
+        alone is compared."""
+        return self._joined if self.context and self.model.config.student.embeds_patches else None
+
+    @property
+    def width(self) -> int:
+        """Dimensions of those features."""
+        return self.model.config.student.width
+
+    def _joined(
+        self, summary_BD: torch.Tensor, patches_ND: torch.Tensor, lengths: Sequence[int], *_: Any
+    ) -> torch.Tensor:
+        """patches: those of all images end to end, `lengths` of each."""
+        with torch.inference_mode(), self.guarded(len(lengths)):
+            return self.model.student.joined(summary_BD.to(self.device), patches_ND.to(self.device), lengths).float()
 
     def _forward(self, images: list[NDArray[np.uint8]]) -> _Vectors:
         """Registers only with the CLS token, which has the same width."""

@@ -116,7 +116,7 @@ class DistilledModel(nn.Module):
         own = [] if packed.reduced else each(packed.patches)
         output = Output(packed.summary[back], own, grids, packed.registers[back])
         if self.student.text is not None:
-            output.embedding = self.student.project(packed.summary)[back]
+            output.embedding = self.student.image_vectors(packed)[back]
         for name in self.teachers if teachers is None else teachers:
             summary, features = self._project(name, packed, lengths)
             output.teachers[name] = summary[back], None if features is None else each(features)

@@ -37,6 +37,8 @@ def run(features: LabelledFeatures) -> Result:
             scores[f"{model.name}, linear"] = _linear(features, model.name)
         if (own := features.attention.get(model.name)) is not None:
             scores[f"{model.name}, attention"] = np.stack([own[row] for row in features.test])
+    if not scores:
+        return not_computed("no model here has an output of each patch, which a probe by attention needs")
     return features.result(scores, features.test) | features.baselines()
 
 

@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import skip_init
 from torch.nn.utils.rnn import pad_sequence
 
+from curate.core.errors import InputError
 from distill.evaluation.tasks.probe import Linear
 from distill.parallel import World
 
@@ -122,6 +123,7 @@ def train(
     layer: nn.Module, own: Mapping[int, tuple[Floats, Floats]], schedule: Schedule, *, world: World, seed: int
 ) -> Trained:
     """A collective of all ranks, each with an equal layer. Minimises the cross-entropy, a mean over rows of targets.
+    Raises InputError if features or weights are not finite.
 
     own: of each of this rank's images, by row, its features (P, D) and targets (T, C), shares of the classes that add
     up to 1. The layer turns the features of some images into scores for all of their rows of targets.
@@ -130,6 +132,11 @@ def train(
     rows = sorted(row for part in world.gather(sorted(own)) for row in part)
     width = next(part for part in world.gather(next((x.shape[1] for x, _ in own.values()), None)) if part is not None)
     mean, scale = _moments([features for features, _ in own.values()], width, world)
+    if not mean.isfinite().all():
+        raise InputError(
+            f"evaluate: features are not finite in half precision (at most {np.finfo(np.float16).max:,.0f}); leave "
+            f"attention out of evaluate.probes, and set evaluate.segmentation_epochs=0"
+        )
     optimiser, random = schedule.of(layer), np.random.default_rng(seed)
     steps = schedule.epochs * ceil(len(rows) / schedule.batch)
     step = 0
@@ -142,6 +149,11 @@ def train(
             _gradients(layer, examples, mean, scale, world)
             optimiser.step()
             step += 1
+    if not all(weight.isfinite().all() for weight in layer.parameters()):
+        raise InputError(
+            f"evaluate: a layer has weights that are not finite after {step} steps at a learning rate of "
+            f"{schedule.learning_rate:g}; lower evaluate.probe_learning_rate or evaluate.segmentation_learning_rate"
+        )
     return Trained(layer.eval(), mean, scale)
 
 

@@ -25,3 +25,14 @@ def test_the_best_fit_is_that_of_each_set_and_model():
     assert averages(sets) == [
         mean(16, "crop", "a", 0.5, 2), mean(16, "squash", "a", 0.5, 2), mean(16, "best", "a", 0.6, 2),
     ]  # fmt: skip
+
+
+def test_reweighted_recalls_have_averages_too():
+    both = {"R@1": 0.5}
+    plain = {"image_to_text": both, "text_to_image": both}
+    sets = [{"set": name, "side": 16, "fit": "native", "retrieval": {"models": {
+        "a": plain | {"reweighted": {"image_to_text": {"R@1": value}, "text_to_image": both}}, "b": plain,
+    }}} for name, value in (("x", 0.6), ("y", 1.0))]  # fmt: skip
+    found = {(row["figure"], row["model"]): row["mean"] for row in averages(sets)}
+    assert found["R@1, image to text, re-weighted", "a"] == pytest.approx(0.8)
+    assert ("R@1, image to text, re-weighted", "b") not in found and ("R@1, image to text", "b") in found

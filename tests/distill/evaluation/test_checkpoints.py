@@ -10,6 +10,8 @@ from distill.commands.evaluate import evaluate
 from distill.commands.train import train
 from distill.evaluation.show import AFTER
 from distill.recipe import parse_recipe
+from tests.distill.conftest import recipe_values
+from tests.distill.datasets import drawn_items, write_dataset
 
 QUIET = Console(quiet=True)
 
@@ -35,6 +37,22 @@ def test_each_checkpoint_has_its_accuracies_at_a_low_resolution(values, monkeypa
 
     monkeypatch.setattr("distill.commands.evaluate._opened", lambda *_: pytest.fail("computed again"))
     assert evaluate(str(run.path), [], QUIET, checkpoints=True)["steps"] == found
+
+
+def test_each_checkpoint_has_the_heads_of_its_stage(tmp_path):
+    folder = write_dataset(tmp_path / "d", drawn_items(20), texts=[f"bars {row % 4}".encode() for row in range(20)])
+    values = recipe_values(str(folder), str(tmp_path / "run"))
+    values["data"]["sources"][0]["texts"] = {"txt": 1.0}
+    values["student"]["text"] = {"vocabulary": 300, "width": 16, "heads": 2, "depth": 1, "context": 8}
+    values["train"]["steps"] = 2
+    mae = {"objective": "distill.objectives.mae:Mae", "decoder": {"depth": 1, "width": 16, "heads": 2}}
+    values |= {"teachers": [], "contrastive": {}, "evaluate": {"tasks": ["knn", "retrieval"], "k": 3}}
+    values["stages"] = [{"student": {"text": None}, "contrastive": None, "objectives": [mae]}, {}]
+    run = train(parse_recipe(values, "test"), QUIET)
+    console = Console(record=True, width=200, file=io.StringIO())
+    found = evaluate(str(run.path), [], console, checkpoints=True)["steps"]
+    assert [bool(held["sets"][0]["retrieval"]["models"]) for held in found.values()] == [False, True]
+    assert ["2", "–"] in [line.split() for line in console.export_text().splitlines()]
 
 
 def test_checkpoints_of_a_model_are_one_line(tmp_path):

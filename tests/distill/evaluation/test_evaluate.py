@@ -1,6 +1,7 @@
 """All tasks on one set, by a model that recognises colours."""
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from curate.core.errors import InputError
 from distill.evaluation.datasets import EvaluationSet
 from distill.evaluation.evaluate import evaluate_set
 from tests.distill.evaluation.toys import (
+    ColourModel,
     colour_extractor,
     coloured_items,
     context_of,
@@ -28,6 +30,16 @@ def test_class_names_classify_colours(tmp_path):
     assert found["knn"]["models"]["words"]["accuracy"] == 1.0
     assert "retrieval needs 2" in found["retrieval"]["why_none"]
     assert "set evaluate.masks" in found["segmentation"]["why_none"]
+
+
+def test_a_probe_by_attention_without_patches_has_a_reason(tmp_path, monkeypatch):
+    def without_patches(model, batch, targets):
+        return replace(seen(model, batch, targets), patches=None)
+
+    one, seen = context_of(tmp_path, coloured_items(36)), ColourModel.__call__
+    monkeypatch.setattr(ColourModel, "__call__", without_patches)
+    found = evaluate_set(colour_extractor(one), held_out_set(one, tasks=["probe"], probes=["attention"])).result
+    assert found["probe"]["models"] == {} and "has an output of each patch" in found["probe"]["why_none"]
 
 
 def test_class_names_come_from_a_file(tmp_path):

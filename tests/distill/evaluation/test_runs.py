@@ -247,7 +247,7 @@ def test_dino_txt_is_the_text_side_of_a_head_and_of_its_teacher(values, tmp_path
     one = context(parse_recipe(values, "test"))
     student, standardisers = one.new_student(), one.fit_standardisers()
     found = evaluate_run(one, student, standardisers)[0]["sets"][0]
-    assert set(found["zero_shot"]["models"]) == {f"{AFTER}, as vit (dino.txt)", "teacher vit"}
+    assert set(found["zero_shot"]["models"]) == {f"{AFTER}, as vit with patches", "teacher vit"}
     assert set(found["knn"]["models"]) == {BEFORE, AFTER, f"{AFTER}, as vit", "teacher vit"}
 
     encoder, split = load(dino_text, device="cpu"), held_out_set(one).label_split()
@@ -258,10 +258,10 @@ def test_dino_txt_is_the_text_side_of_a_head_and_of_its_teacher(values, tmp_path
     output = FeatureExtractor([model], one.teachers, one.reader, ALONE).extract(batch).outputs[AFTER]
     own, lengths = output.predictions["vit"], [rows * columns for rows, columns in batch.grids]
     images = encoder.image_vectors(own.summary, own.patches, lengths).numpy()
-    assert output.spaces["vit (dino.txt)"] == pytest.approx(images, abs=1e-5)
+    assert output.spaces["vit with patches"] == pytest.approx(images, abs=1e-5)
     words = encoder.encode_text([f"a {name.replace('-', ' ')}" for name in split.classes])
     right = (unit(images) @ unit(words).T).argmax(1) == [split.labels[row] for row in rows]
-    assert found["zero_shot"]["models"][f"{AFTER}, as vit (dino.txt)"]["accuracy"] == pytest.approx(right.mean())
+    assert found["zero_shot"]["models"][f"{AFTER}, as vit with patches"]["accuracy"] == pytest.approx(right.mean())
 
 
 @pytest.mark.parametrize(("teacher", "has"), [({"encoder": "descriptor"}, "728 and"), (VIT, "32 and none")])

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from curate.encoders.student.config import HeadConfig, StudentConfig
 from curate.encoders.student.network.rope import Grid
 from curate.encoders.student.network.text import Tower, scale_at, text_tower
+from curate.encoders.student.network.tokens import means
 from curate.encoders.student.network.vit import VisionTransformer, VitOutput
 
 
@@ -46,8 +47,8 @@ class Head(nn.Module):
 class Student(nn.Module):
     """forward(patches, grids) -> VitOutput; `heads[i]` belongs to the i-th teacher.
 
-    With a text tower, `text(tokens)` (or `text(vectors)`) and `project(summary)` are vectors of one space, compared by
-    cosine.
+    With a text tower, `text(tokens)` (or `text(vectors)`) and `image_vectors(output)` are vectors of one space,
+    compared by cosine.
     `objectives` has modules that only training needs, by objective; an exported student has none.
     """
 
@@ -63,8 +64,9 @@ class Student(nn.Module):
         self.heads = cast(Sequence[Head], nn.ModuleList(Head(width, head) for head in heads))
         self.text = None if config.text is None else text_tower(config.text, config.embed)
         if config.text is not None:
-            self.project = nn.Linear(width, config.embed, bias=False)
-            nn.init.trunc_normal_(self.project.weight, std=width**-0.5)
+            joined = 2 * width if config.embeds_patches else width
+            self.project = nn.Linear(joined, config.embed, bias=False)
+            nn.init.trunc_normal_(self.project.weight, std=joined**-0.5)
             self.logit_scale = nn.Parameter(scale_at(0.07))
             self.logit_bias = nn.Parameter(torch.tensor(-10.0))  # SigLIP, Sec. 3.2
         self.objectives = nn.ModuleDict()
@@ -83,6 +85,18 @@ class Student(nn.Module):
         masks = [(mask, self.objectives[name].mask) for name, mask in (masked or {}).items()]
         output: VitOutput = self.backbone(patches, grids, places, masks, frames, draws)
         return output
+
+    def image_vectors(self, output: VitOutput) -> Tensor:
+        """(images, embed), not normalised. Raises InputError if it needs patches and `output` is without them."""
+        if not self.backbone.config.embeds_patches:
+            return self.joined(output.summary)
+        return self.joined(output.summary, output.patches, output.lengths)
+
+    def joined(self, summary_BC: Tensor, patches_NC: Tensor | None = None, lengths: Sequence[int] = ()) -> Tensor:
+        """(B, embed) of summaries, and of the patches of all images end to end, `lengths` of each."""
+        parts = [summary_BC, *([] if patches_NC is None else [means(patches_NC, lengths)])]
+        vectors: Tensor = self.project(torch.cat(parts, -1))
+        return vectors
 
 
 def build_student(config: StudentConfig, heads: Sequence[HeadConfig], seed: int) -> Student:

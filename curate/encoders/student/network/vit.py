@@ -26,7 +26,7 @@ from curate.encoders.student.network.layers import NORMS, each_token, kept_branc
 from curate.encoders.student.network.moe import Moe, recomputation
 from curate.encoders.student.network.pooler import attention_pool
 from curate.encoders.student.network.rope import Grid, axes, directions, positions, resized, rotate, rotations
-from curate.encoders.student.network.tokens import Layout, Reduce, TokenSet, chosen, reducer, time_vectors, tubes
+from curate.encoders.student.network.tokens import Layout, Reduce, TokenSet, chosen, means, reducer, time_vectors, tubes
 from curate.encoders.student.reduction import Reduction
 
 
@@ -256,14 +256,10 @@ class VisionTransformer(nn.Module):
         if self.config.pool == "attention":
             pooled: Tensor = self.pool(x_NC, tokens.lengths)
             return pooled
-        lengths = torch.tensor(tokens.patches, dtype=torch.int64, device=x_NC.device)
-        image = torch.arange(len(lengths), device=x_NC.device).repeat_interleave(lengths, output_size=len(patches_NC))
-        sizes = lengths[:, None].to(x_NC)
-        if tokens.sizes is not None:  # a mean over patches, whatever they are merged into
-            own = Layout(tokens.patches, tokens.prefix, x_NC.device).split(tokens.sizes[:, None].to(x_NC))[1]
-            patches_NC, sizes = patches_NC * own, sizes.new_zeros(sizes.shape).index_add(0, image, own)
-        sums = patches_NC.new_zeros(len(lengths), patches_NC.shape[-1]).index_add(0, image, patches_NC)
-        return sums / sizes.to(sums)
+        if tokens.sizes is None:
+            return means(patches_NC, tokens.patches)
+        sizes = Layout(tokens.patches, tokens.prefix, x_NC.device).split(tokens.sizes[:, None].to(x_NC))[1]
+        return means(patches_NC, tokens.patches, sizes)  # over patches, whatever they are merged into
 
     def moes(self) -> list[Moe]:
         """The mixtures of experts, from the first block to the last."""

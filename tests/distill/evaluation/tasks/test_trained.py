@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
+from curate.core.errors import InputError
 from distill.evaluation.tasks.trained import AttentionLayer, LinearLayer, Schedule, Trained, train
 from tests.distill.evaluation.toys import ALONE, Threads
 
@@ -37,6 +38,17 @@ def test_the_papers_schedule_learns_separable_classes_at_any_scale(seed, scale):
     for (features, _), own in zip(images.values(), labels, strict=True):
         assert layer([features]).argmax(1).tolist() == own.tolist()
         assert folded(features) == pytest.approx(layer([features]), rel=1e-3, abs=1e-3)
+
+
+def test_a_layer_that_is_not_finite_is_one_line_and_never_right():
+    """NaN scores would rank every class first."""
+    images = {row: (features, targets[:1]) for row, (features, targets) in separable(0)[0].items()}
+    with pytest.raises(InputError, match=r"after 20 steps at a learning rate of 1e\+25; lower evaluate.probe"):
+        train(AttentionLayer(4, 3, 0), images, Schedule(10, 32, 1e25, "sgd"), world=ALONE, seed=0)
+    with np.errstate(over="ignore"):
+        images[0] = (1e5 * images[0][0]).astype(np.float16), images[0][1]
+    with np.errstate(invalid="ignore"), pytest.raises(InputError, match="not finite in half precision"):
+        train(AttentionLayer(4, 3, 0), images, AS_PRINTED, world=ALONE, seed=0)
 
 
 def test_the_same_seed_gives_the_same_layer_and_the_constant_channel_is_not_used():
