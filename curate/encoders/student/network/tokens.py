@@ -142,7 +142,8 @@ def keep_attended(
     stays, count = rows.pack(stays_IL), sum(left) + prefix * len(left)
     weight = torch.where(stays, 1.0, rows.pack(attention_IL))
     share = weight.detach()
-    share = share / _sums(share, target, count)[target]
+    total = _sums(share, target, count).clamp(min=torch.finfo(share.dtype).tiny)  # an attention may round to 0
+    share = share / total[target]
     sizes = None if tokens.sizes is None else _sums(tokens.sizes * stays, target, count).clamp(min=1.0)
     positions = _sums(tokens.positions * share.to(tokens.positions)[:, None], target, count)
     x_NC = _sums(x_NC * weight.to(x_NC.dtype)[:, None], target, count)

@@ -254,7 +254,7 @@ class VisionTransformer(nn.Module):
         if self.config.pool == "cls":
             return prefixes_BPC[:, 0]
         if self.config.pool == "attention":
-            pooled: Tensor = self.pool(x_NC, tokens.lengths)
+            pooled: Tensor = self.pool(x_NC, tokens.lengths, tokens.bias)
             return pooled
         lengths = torch.tensor(tokens.patches, dtype=torch.int64, device=x_NC.device)
         image = torch.arange(len(lengths), device=x_NC.device).repeat_interleave(lengths, output_size=len(patches_NC))
