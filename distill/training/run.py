@@ -38,7 +38,7 @@ from distill.training.initial import inherited_tokenizer
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import CLASSES, RunFolder
-from distill.training.stages import check_stages, weights_of
+from distill.training.stages import check_rates, check_stages, weights_of
 from distill.training.steps import record_stage
 from distill.training.throughput import measured_peak
 from distill.training.trackers import TENSORBOARD, Tracked, opened
@@ -77,7 +77,10 @@ class TrainingRun:
         began = time.monotonic()
         check_shared(self.run, self.world)
         saved = self._last_checkpoint()
-        self.trainer = self.trainer_of(0 if saved is None else int(saved.values["stage"]))
+        stage = 0 if saved is None else int(saved.values["stage"])
+        context = self._context(stage)
+        check_rates(self.stages, context.teachers)
+        self.trainer = self._trainer(context, stage)
         if saved is not None:
             self.trainer.load(saved)
             self.saved_step = self.trainer.step

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from curate.core.errors import RecipeError
 from curate.encoders.student.config import StudentConfig
+from curate.encoders.student.model import sizes_only
+from distill.context import new_student
 from distill.recipe import Recipe
+from distill.teachers import Teachers
+from distill.training.optim import freeze
 
 _OF_A_STAGE = {"text", "keep", "keep_layers", "merge"}
 
@@ -54,3 +59,13 @@ def check_stages(stages: Sequence[Recipe]) -> None:
             raise RecipeError(
                 f"stages.{number}.train.ema: on in one stage and off in another; set it in all stages or in none"
             )
+
+
+def check_rates(stages: Sequence[Recipe], teachers: Teachers) -> None:
+    """RecipeError if a stage gives a rate to a part that its student lacks, or freezes all of its weights."""
+    for number, stage in enumerate(stages):
+        student = sizes_only(partial(new_student, stage, teachers.heads(stage)))
+        try:
+            freeze(student, stage.train)
+        except RecipeError as error:
+            raise RecipeError(f"stages.{number}.{error}" if len(stages) > 1 else str(error)) from None

@@ -89,9 +89,10 @@ class Moe(nn.Module):
 
     @torch.no_grad()
     def balance(self, counts: Tensor) -> None:
-        """counts (experts,): tokens per expert in the update, summed over ranks."""
+        """counts (experts,): tokens per expert in the update, summed over ranks. A frozen router stays as it is."""
         counts = counts.to(self.bias)
-        self.bias += self.config.balance_rate * torch.sign(self.means(counts) - counts)
+        if self.router.weight.requires_grad:
+            self.bias += self.config.balance_rate * torch.sign(self.means(counts) - counts)
         self.counts.zero_()
 
     def means(self, counts: Tensor) -> Tensor:
