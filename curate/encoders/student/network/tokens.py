@@ -114,6 +114,9 @@ class TokenSet:
         return None if self.sizes is None else self.sizes.log()
 
 
+_COSINES = 1 << 16
+"""Levels from 0 to 1 that similarities are rounded to, so that equal ones are equal in any pack; the first then wins."""
+
 Reduce = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, TokenSet]]
 """(tokens after attention (N, C), queries and keys (N, heads, D)) -> the tokens that are left, and which they are."""
 
@@ -169,7 +172,7 @@ def merge_alike(
     keys_NHD = k_NHD.detach().to(torch.promote_types(k_NHD.dtype, torch.float32))
     metric_ILD = rows.pad(normalize(keys_NHD.mean(1), dim=-1))
     a, b = slice(prefix, None, 2), slice(prefix + 1, None, 2)
-    alike_IAB = metric_ILD[:, a] @ metric_ILD[:, b].mT
+    alike_IAB = (metric_ILD[:, a] @ metric_ILD[:, b].mT).mul(_COSINES).round()
     best_IA, match_IA = alike_IAB.masked_fill(rows.absent[:, None, b], float("-inf")).max(-1)
     ranks_IA = _ranks(best_IA.masked_fill(rows.absent[:, a], float("-inf")))
     goes_IL = torch.zeros_like(rows.absent)

@@ -212,6 +212,18 @@ def test_equal_patches_may_be_merged_without_a_change(pool):
     assert torch.allclose(plain.summary, merged.summary, atol=1e-12)
 
 
+def test_flat_images_are_merged_alike_in_any_pack():
+    """Rotated by column and row, the keys of equal patches have cosines that differ only by rounding."""
+    student, grids, images = student_of(positions="axial", merge=2), [(4, 6), (4, 4), (6, 4)], list[torch.Tensor]()
+    for number, (rows, columns) in enumerate(grids):
+        image = torch.full((rows, columns, 48), 255, dtype=torch.uint8)
+        image[:, columns // 2 :] = 40 * number
+        images.append(image.flatten(0, 1))
+    packed = student(torch.cat(images), grids)
+    alone = [student(image, [grid]).summary for image, grid in zip(images, grids, strict=True)]
+    assert torch.allclose(packed.summary, torch.cat(alone), atol=1e-12)
+
+
 def test_evit_sums_patches_that_cls_does_not_attend_to_at_all():
     x, _, _, tokens = a_layer([3])
     q = torch.full((6, 1, 4), 200.0)
