@@ -38,7 +38,7 @@ from distill.training.initial import inherited_tokenizer
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import CLASSES, RunFolder
-from distill.training.stages import check_rates, check_stages, weights_of
+from distill.training.stages import check_stages, check_trained, weights_of
 from distill.training.steps import record_stage
 from distill.training.throughput import measured_peak
 from distill.training.trackers import TENSORBOARD, Tracked, opened
@@ -79,7 +79,7 @@ class TrainingRun:
         saved = self._last_checkpoint()
         stage = 0 if saved is None else int(saved.values["stage"])
         context = self._context(stage)
-        check_rates(self.stages, context.teachers)
+        check_trained(self.stages, context.teachers)
         self.trainer = self._trainer(context, stage)
         if saved is not None:
             self.trainer.load(saved)

@@ -89,7 +89,7 @@ class Moe(nn.Module):
 
     @torch.no_grad()
     def balance(self, counts: Tensor) -> None:
-        """counts (experts,): tokens per expert in the update, summed over ranks. A frozen router stays as it is."""
+        """counts (experts,): tokens per expert in the update, summed over ranks. A frozen router is unchanged."""
         counts = counts.to(self.bias)
         if self.router.weight.requires_grad:
             self.bias += self.config.balance_rate * torch.sign(self.means(counts) - counts)

@@ -115,7 +115,7 @@ class TokenSet:
 
 
 _COSINES = 1 << 16
-"""Levels from 0 to 1 that similarities are rounded to, so that equal ones are equal in any pack; the first then wins."""
+"""Levels from 0 to 1 that similarities are rounded to, so that equal ones are equal in any pack; the first wins."""
 
 Reduce = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, TokenSet]]
 """(tokens after attention (N, C), queries and keys (N, heads, D)) -> the tokens that are left, and which they are."""
