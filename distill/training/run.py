@@ -77,10 +77,7 @@ class TrainingRun:
         began = time.monotonic()
         check_shared(self.run, self.world)
         saved = self._last_checkpoint()
-        stage = 0 if saved is None else int(saved.values["stage"])
-        context = self._context(stage)
-        check_trained(self.stages, context.teachers)
-        self.trainer = self._trainer(context, stage)
+        self.trainer = self.trainer_of(0 if saved is None else int(saved.values["stage"]))
         if saved is not None:
             self.trainer.load(saved)
             self.saved_step = self.trainer.step
@@ -101,8 +98,10 @@ class TrainingRun:
         return None if values is None else Checkpoint(self.run.checkpoint(values["step"]), values)
 
     def trainer_of(self, stage: int) -> Trainer:
-        """A new trainer, at the beginning of a stage."""
-        return self._trainer(self._context(stage), stage)
+        """A new trainer, at the beginning of a stage. Raises RecipeError for any stage that trains nothing."""
+        context = self._context(stage)
+        check_trained(self.stages, context.teachers)
+        return self._trainer(context, stage)
 
     def _trainer(self, context: StageContext, stage: int) -> Trainer:
         return Trainer(context, self.fingerprint, self._standardisers(context), stage, self.schedules[stage])
