@@ -85,8 +85,7 @@ def not_finite(trainer: Trainer, share: BatchShare, saved: Checkpoint) -> list[s
         terms = _terms(trainer, share)
     set_random_states(saved)
     for name, module in student.named_modules():
-        if not list(module.children()):
-            module.register_forward_hook(_watch(name, modules))
+        module.register_forward_hook(_watch(name, modules))
     for name, weight in student.named_parameters():
         if weight.requires_grad:
             weight.register_hook(_watch_gradient(name, gradients))

@@ -60,7 +60,7 @@ def _rate_of_layer(name: str, decay: float, depths: Mapping[str, int]) -> float:
     return decay ** (depths[tower] + 1) if depths.get(tower) and rest[0] in _BELOW else 1.0
 
 
-_BELOW = ("embed", "prefix", "tokens", "positions")
+_BELOW = ("embed", "prefix", "tokens", "positions", "pre_norm")
 """Weights that tokens pass before the blocks."""
 
 

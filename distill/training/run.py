@@ -38,7 +38,7 @@ from distill.training.initial import inherited_tokenizer
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import CLASSES, RunFolder
-from distill.training.stages import check_stages, weights_of
+from distill.training.stages import check_stages, check_trained, weights_of
 from distill.training.steps import record_stage
 from distill.training.throughput import measured_peak
 from distill.training.trackers import TENSORBOARD, Tracked, opened
@@ -98,8 +98,10 @@ class TrainingRun:
         return None if values is None else Checkpoint(self.run.checkpoint(values["step"]), values)
 
     def trainer_of(self, stage: int) -> Trainer:
-        """A new trainer, at the beginning of a stage."""
-        return self._trainer(self._context(stage), stage)
+        """A new trainer, at the beginning of a stage. Raises RecipeError for any stage that trains nothing."""
+        context = self._context(stage)
+        check_trained(self.stages, context.teachers)
+        return self._trainer(context, stage)
 
     def _trainer(self, context: StageContext, stage: int) -> Trainer:
         return Trainer(context, self.fingerprint, self._standardisers(context), stage, self.schedules[stage])

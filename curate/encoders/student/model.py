@@ -248,8 +248,7 @@ def _with_weights(make: Callable[[], Module], found: Mapping[str, Tensor], file:
     Sizes are compared before the module is allocated. Raises InputError that names `file`.
     """
     try:
-        with torch.device("meta"), _SizesOnly():
-            wanted = {name: value.shape for name, value in weights_of(make()).items()}
+        wanted = {name: value.shape for name, value in weights_of(sizes_only(make)).items()}
         names = sorted(wanted.keys() | found.keys())
         wrong = [name for name in names if name not in found or wanted.get(name) != found[name].shape]
         if wrong:
@@ -263,8 +262,14 @@ def _with_weights(make: Callable[[], Module], found: Mapping[str, Tensor], file:
     return module
 
 
+def sizes_only(make: Callable[[], Module]) -> Module:
+    """A module without memory for its weights."""
+    with torch.device("meta"), _SizesOnly():
+        return make()
+
+
 class _SizesOnly(TorchFunctionMode):
-    """Skips in-file initialisation, which on the meta device would import a compiler for seconds."""
+    """Skips in-place initialisation, which on the meta device would import a compiler for seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,14 @@ from distill.training.checkpoint import (
     last_checkpoint,
     last_valid_checkpoint,
     load_standardisers,
+    open_checkpoint,
     save_checkpoint,
     save_standardisers,
 )
 from distill.training.run_folder import RunFolder
 from distill.training.trainer import Trainer
 from tests.distill.full_disk import files_of_at_most
+from tests.distill.ranks import trainer_of
 
 ALONE = World(0, 1, torch.device("cpu"))
 
@@ -216,6 +219,26 @@ def test_the_error_for_another_students_checkpoint_names_the_weight_and_both_sha
     ):
         with pytest.raises(InputError, match=f"step-00000001 is a checkpoint of another model: {message}"):
             found.fill(other)
+
+
+def test_a_checkpoint_of_lamb_from_before_gives_the_same_bits(values, tmp_path):
+    """It counted updates by group."""
+    values["train"] |= {"optimizer": "lamb", "steps": 4}
+    trainer = trainer_of(values, ALONE)
+    shares = list(islice(trainer.loader, 4))
+    for share in shares[:2]:
+        trainer.update(share)
+    held = {name: value for name, value in trainer.tensors().items() if not name.endswith(".step")}
+    run, counts = RunFolder(tmp_path), {f"group.{number}.step": torch.tensor(2.0) for number in range(2)}
+    run.checkpoints.mkdir()
+    save_checkpoint(run, trainer.values(), held | counts, ALONE, 2)
+    resumed = trainer_of(values, ALONE)
+    resumed.load(open_checkpoint(run.checkpoint(2), "fingerprint"))
+    for share in shares[2:]:
+        trainer.update(share)
+        resumed.update(share)
+    expected = trainer.student.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in resumed.student.state_dict().items())
 
 
 @pytest.mark.parametrize("content", [b"", b"nothing", "list", "other keys", "flipped"])

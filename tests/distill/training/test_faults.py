@@ -7,16 +7,20 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from curate.core.errors import BudgetError, CurateError, InputError, PreflightError
-from distill.commands.replay import replay
+from distill.commands.replay import not_finite, replay
 from distill.commands.train import train
-from distill.parallel import join_world
+from distill.parallel import World, join_world
 from distill.recipe import Recipe, apply_overrides, parse_recipe
+from distill.training.checkpoint import open_checkpoint, save_checkpoint
 from distill.training.run_folder import RunFolder
+from distill.training.trainer import NotFiniteError
 from tests.distill.conftest import recipe_values
 from tests.distill.datasets import drawn_items, write_dataset
+from tests.distill.ranks import trainer_of
 
 QUIET = Console(quiet=True)
 
@@ -119,6 +123,21 @@ def test_a_step_that_is_not_finite_runs_again(values, capsys):
     assert lines[0] in capsys.readouterr().out
     with pytest.raises(InputError, match=rf"no step 99 that was not finite; it has {step}$"):
         replay(str(run), 99, QUIET)
+
+
+def test_a_replay_names_the_module_that_is_not_finite_first(values, tmp_path):
+    """Experts, which are weights of their module and not modules."""
+    values["student"]["moe"] = {"experts": 2, "active": 1, "hidden": 8}
+    trainer = trainer_of(values, World(0, 1, torch.device("cpu")))
+    with torch.no_grad():
+        trainer.student.backbone.blocks[1].mlp.gate_up.mul_(1e25)
+    share = next(iter(trainer.loader))
+    with pytest.raises(NotFiniteError):
+        trainer.update(share)
+    run = RunFolder(tmp_path)
+    save_checkpoint(run, *trainer.captured(), trainer.context.world)
+    lines = not_finite(trainer, share, open_checkpoint(run.captured_path(1), "fingerprint"))
+    assert "forward: the output of backbone.blocks.1.mlp is the first that is not finite" in lines
 
 
 @pytest.mark.parametrize(

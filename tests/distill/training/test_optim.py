@@ -77,10 +77,11 @@ def test_each_optimiser_lowers_the_loss_and_takes_a_stages_settings(recipe, name
 def test_rates_by_part_and_by_layer_scale_the_learning_rate(values):
     """With two blocks: 1 above them, decay for the last, its square for the first, its cube for what comes before."""
     values["train"] |= {"rates": {"heads": 0.1, "backbone.blocks.1": 2.0}, "layer_decay": 0.5}
+    values["student"] |= {"pre_norm": True}
     recipe = parse_recipe(values, "test")
     student = new_student(recipe, [HeadConfig(summary=4, patches=None, hidden=4)])
     factors = rate_factors(student, recipe.train)
-    expected = {"backbone.embed": 0.125, "backbone.prefix": 0.125, "backbone.blocks.0": 0.25, "backbone.blocks.1": 1.0,
+    expected = {"backbone.embed": 0.125, "backbone.pre": 0.125, "backbone.blocks.0": 0.25, "backbone.blocks.1": 1.0,
                 "backbone.norm": 1.0, "heads": 0.1}  # fmt: skip
     assert factors == {name: next(own for part, own in expected.items() if name.startswith(part)) for name in factors}
     groups = parameter_groups(student, 0.1, factors)

@@ -215,8 +215,12 @@ def test_the_moving_average_is_evaluated_if_there_is_one(staged, tmp_path):
             "stages.1.train.learning_rate: 1.0, but 0.01 in the stage before, whose schedule it continues",
         ),
         ({"train": {"steps": 2, "warmup_steps": 2}}, r"warmup_steps 2 must be less than steps 2"),
-        ({"train": {"rates": {"backbon": 0}}}, "no weight of the student belongs to 'backbon'; did you mean 'backb"),
-        ({"train": {"rates": {"backbone": 0, "heads": 0}}}, "train.rates: every weight of the student is frozen"),
+        ({"train": {"rates": {"backbon": 0}}}, r"^stages.1.train.rates: no weight .* 'backbon'; did you mean 'backb"),
+        ({"train": {"rates": {"backbone": 0, "heads": 0}}}, r"^stages.1.train.rates: every weight .* is frozen"),
+        (  # registers have a weight, but `descriptor` has none
+            {"teachers": {"descriptor": {"summary": {"weight": 0}, "patches": {"weight": 1e-9}}}},
+            r"^stages.1.teachers: no loss on features that they have has a weight above 0",
+        ),
         ({"objectives": [], "contrastive": {}}, "contrastive requires student.text and the reverse"),
     ],
 )
@@ -224,6 +228,7 @@ def test_settings_that_a_stage_cannot_change(staged, tmp_path, stage, message):
     values = staged.model_dump(mode="json") | {"stages": [{"train": {"steps": 2}}, stage]}
     with pytest.raises(RecipeError, match=message):
         trained(parse_recipe(values, "test"), tmp_path)
+    assert not list(tmp_path.glob("**/metrics.jsonl"))  # before the first step
 
 
 def test_a_runs_recipe_has_the_resolved_datasets_of_each_stage(staged, folder, monkeypatch):

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from curate.encoders.student.network.attention import runs
 from curate.encoders.student.network.layers import NORMS
@@ -26,27 +27,36 @@ class PackedPooler(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, patches_NP: Tensor, lengths: Sequence[int]) -> Tensor:
+    def forward(self, patches_NP: Tensor, lengths: Sequence[int], bias_N: Tensor | None = None) -> Tensor:
+        """bias: added to the scores of each token, see `TokenSet.bias`."""
         example = next(self.module.parameters())
         x = patches_NP.to(example.device, example.dtype)
         if not lengths:
             return self._padded(x.new_zeros(1, 1, x.shape[-1]) + x.sum(), [1])[:0]
+        bias = None if bias_N is None else bias_N.to(x)
         if x.device.type == "cpu":
-            return self._by_length(x, lengths)
-        images = torch.nn.utils.rnn.pad_sequence(list(x.split(list(lengths))), batch_first=True)
-        return self._padded(images, lengths)
+            return self._by_length(x, lengths, bias)
+        images = pad_sequence(x.split(list(lengths)), batch_first=True)
+        biases = None if bias is None else pad_sequence(bias.split(list(lengths)), batch_first=True)
+        return self._padded(images, lengths, biases)
 
-    def _by_length(self, x: Tensor, lengths: Sequence[int]) -> Tensor:
+    def _by_length(self, x: Tensor, lengths: Sequence[int], bias_N: Tensor | None) -> Tensor:
         """One call per run of neighbouring images of equal length: nothing is computed on padding."""
-        grouped = runs(lengths)
-        parts = x.split([images * length for images, length in grouped])
-        return torch.cat([self.module(part.unflatten(0, run)) for part, run in zip(parts, grouped, strict=True)])
+        pooled, first = list[Tensor](), 0
+        for run in runs(lengths):
+            own = slice(first, first + run[0] * run[1])
+            mask = None if bias_N is None else bias_N[own].unflatten(0, run)[:, None, None, :]
+            pooled.append(self.module(x[own].unflatten(0, run), attn_mask=mask))
+            first = own.stop
+        return torch.cat(pooled)
 
-    def _padded(self, images_BLP: Tensor, lengths: Sequence[int]) -> Tensor:
+    def _padded(self, images_BLP: Tensor, lengths: Sequence[int], bias_BL: Tensor | None = None) -> Tensor:
         """One call, because on a GPU many small ones would wait for each other."""
         counts = torch.tensor(lengths, device=images_BLP.device)
-        present = torch.arange(images_BLP.shape[1], device=counts.device) < counts[:, None]
-        pooled: Tensor = self.module(images_BLP, attn_mask=present[:, None, None, :])
+        mask = torch.arange(images_BLP.shape[1], device=counts.device) < counts[:, None]
+        if bias_BL is not None:
+            mask = bias_BL.masked_fill(~mask, float("-inf"))
+        pooled: Tensor = self.module(images_BLP, attn_mask=mask[:, None, None, :])
         return pooled
 
 

@@ -109,5 +109,5 @@ def build_student(config: StudentConfig, heads: Sequence[HeadConfig], seed: int)
 def compile_blocks(student: Student, backend: str = "inductor") -> None:
     """torch.compile the code between attentions, for any number of tokens. The names of weights do not change."""
     for block in student.backbone.blocks:
-        block.before = torch.compile(block.before, dynamic=True, backend=backend)  # type: ignore[method-assign]
-        block.after = torch.compile(block.after, dynamic=True, backend=backend)  # type: ignore[method-assign]
+        for name in ("before", "after", "attended", "fed"):  # `keep` and `merge` come between the last two
+            setattr(block, name, torch.compile(getattr(block, name), dynamic=True, backend=backend))

@@ -114,6 +114,9 @@ class TokenSet:
         return None if self.sizes is None else self.sizes.log()
 
 
+_COSINES = 1 << 16
+"""Levels from 0 to 1 that similarities are rounded to, so that equal ones are equal in any pack; the first wins."""
+
 Reduce = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, TokenSet]]
 """(tokens after attention (N, C), queries and keys (N, heads, D)) -> the tokens that are left, and which they are."""
 
@@ -142,7 +145,8 @@ def keep_attended(
     stays, count = rows.pack(stays_IL), sum(left) + prefix * len(left)
     weight = torch.where(stays, 1.0, rows.pack(attention_IL))
     share = weight.detach()
-    share = share / _sums(share, target, count)[target]
+    total = _sums(share, target, count).clamp(min=torch.finfo(share.dtype).tiny)  # an attention may round to 0
+    share = share / total[target]
     sizes = None if tokens.sizes is None else _sums(tokens.sizes * stays, target, count).clamp(min=1.0)
     positions = _sums(tokens.positions * share.to(tokens.positions)[:, None], target, count)
     x_NC = _sums(x_NC * weight.to(x_NC.dtype)[:, None], target, count)
@@ -168,7 +172,7 @@ def merge_alike(
     keys_NHD = k_NHD.detach().to(torch.promote_types(k_NHD.dtype, torch.float32))
     metric_ILD = rows.pad(normalize(keys_NHD.mean(1), dim=-1))
     a, b = slice(prefix, None, 2), slice(prefix + 1, None, 2)
-    alike_IAB = metric_ILD[:, a] @ metric_ILD[:, b].mT
+    alike_IAB = (metric_ILD[:, a] @ metric_ILD[:, b].mT).mul(_COSINES).round()
     best_IA, match_IA = alike_IAB.masked_fill(rows.absent[:, None, b], float("-inf")).max(-1)
     ranks_IA = _ranks(best_IA.masked_fill(rows.absent[:, a], float("-inf")))
     goes_IL = torch.zeros_like(rows.absent)

@@ -254,7 +254,7 @@ class VisionTransformer(nn.Module):
         if self.config.pool == "cls":
             return prefixes_BPC[:, 0]
         if self.config.pool == "attention":
-            pooled: Tensor = self.pool(x_NC, tokens.lengths)
+            pooled: Tensor = self.pool(x_NC, tokens.lengths, tokens.bias)
             return pooled
         if tokens.sizes is None:
             return means(patches_NC, tokens.patches)

@@ -90,6 +90,10 @@ def test_shared_experts_are_chosen_and_balanced_apart_from_the_others():
     moe.balance(moe.counts)
     steps = (moe.bias - before)[6:] / moe.config.balance_rate
     assert torch.allclose(steps, torch.tensor([1.0, -1.0, 1.0]).double())
+    moe.router.requires_grad_(False)
+    before = moe.bias.clone()
+    moe.balance(torch.arange(9))
+    assert torch.equal(moe.bias, before)  # a frozen student is not changed
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 3e-2)])

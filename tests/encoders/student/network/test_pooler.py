@@ -35,6 +35,15 @@ def test_padding_does_not_change_the_result(module):
     assert torch.allclose(pooler._padded(padded, LENGTHS), pooler(x, LENGTHS), atol=1e-12)
 
 
+def test_a_bias_counts_a_token_as_several_equal_ones(module):
+    x, pooler, repeats = tokens(), FrozenPooler(module), torch.tensor([1, 2, 1] * 4)
+    expected = pooler(x.repeat_interleave(repeats, 0), [4, 4, 1, 7])
+    bias = repeats.double().log()
+    assert torch.allclose(pooler(x, LENGTHS, bias), expected, atol=1e-12)
+    padded = [nn.utils.rnn.pad_sequence(list(y.split(LENGTHS)), batch_first=True) for y in (x, bias)]
+    assert torch.allclose(pooler._padded(padded[0], LENGTHS, padded[1]), expected, atol=1e-12)
+
+
 def test_its_weights_are_a_frozen_copy(module):
     pooler = FrozenPooler(module).train()
     assert not pooler.module.training

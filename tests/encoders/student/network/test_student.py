@@ -9,6 +9,7 @@ from curate.encoders.student.config import HeadConfig, MoeConfig, StudentConfig
 from curate.encoders.student.network.student import Student, build_student, compile_blocks
 from curate.encoders.student.network.text import set_temperature
 from curate.encoders.student.network.vit import VitOutput
+from curate.encoders.student.reduction import Reduction
 from distill.training.optim import parameter_groups
 from tests.distill.routing import record_routing, replay_routing
 
@@ -137,10 +138,18 @@ def test_compiled_blocks_give_the_same_gradients_and_names():
     """Through the compiler's front end, which our code can break; the rest of the compiler takes minutes."""
     config = PE.model_copy(update={"depth": 1, "mlp": "swiglu", "moe": SHARED, "qk_norm": True})
     student, images = build_student(config, HEADS, seed=0).double(), torch.cat(drawn_images())
-    names, kept = set(student.state_dict()), gradients(student, [student(images, GRIDS, draws=draws())])
+    weights = list(student.backbone.blocks.parameters())
+
+    def gradients_of(reduction: Reduction) -> tuple[Tensor, ...]:
+        student.backbone.reduction = reduction
+        return torch.autograd.grad(student(images, GRIDS, draws=draws()).summary.sin().sum(), weights)
+
+    reductions = (Reduction(), Reduction(merge=1))
+    names, expected = set(student.state_dict()), [gradients_of(reduction) for reduction in reductions]
     compile_blocks(student, backend="eager")
-    found = gradients(student, [student(images, GRIDS, draws=draws())])
-    assert all(torch.allclose(grad, found[name], atol=1e-12) for name, grad in kept.items())
+    for reduction, kept in zip(reductions, expected, strict=True):
+        found = gradients_of(reduction)
+        assert all(torch.allclose(one, two, atol=1e-12) for one, two in zip(kept, found, strict=True))
     assert set(student.state_dict()) == names
     torch._dynamo.reset()
 

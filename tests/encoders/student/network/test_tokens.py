@@ -201,6 +201,38 @@ def test_masked_patches_have_the_given_embedding():
     assert student.objectives["own"].mask.grad.any()
 
 
+@pytest.mark.parametrize("pool", ["cls", "mean", "attention"])
+def test_equal_patches_may_be_merged_without_a_change(pool):
+    """ToMe, Eq. 1: a token counts as its patches do together, in the pool too."""
+    images = torch.full((12, 48), 40, dtype=torch.uint8)
+    images[6:] = 200
+    like = {"pool": pool, "pool_heads": 2, "positions": "absolute", "position_grid": 1}
+    plain, merged = (student_of(**like, merge=merge)(images, [(2, 3), (3, 2)]) for merge in (0, 1))
+    assert plain.lengths == [6, 6] and merged.lengths == [3, 3]
+    assert torch.allclose(plain.summary, merged.summary, atol=1e-12)
+
+
+def test_flat_images_are_merged_alike_in_any_pack():
+    """Rotated by column and row, the keys of equal patches have cosines that differ only by rounding."""
+    student, grids, images = student_of(positions="axial", merge=2), [(4, 6), (4, 4), (6, 4)], list[torch.Tensor]()
+    generator = torch.Generator().manual_seed(0)
+    for rows, columns in grids:
+        image = torch.full((rows, columns, 48), 255, dtype=torch.uint8)
+        image[:, columns // 2 :] = torch.randint(0, 256, (48,), generator=generator, dtype=torch.uint8)
+        images.append(image.flatten(0, 1))
+    packed = student(torch.cat(images), grids)
+    alone = [student(image, [grid]).summary for image, grid in zip(images, grids, strict=True)]
+    assert torch.allclose(packed.summary, torch.cat(alone), atol=1e-12)
+
+
+def test_evit_sums_patches_that_cls_does_not_attend_to_at_all():
+    x, _, _, tokens = a_layer([3])
+    q = torch.full((6, 1, 4), 200.0)
+    k = torch.tensor([1.0, 1.0, 1.0, 1.0, -1.0, -1.0]).view(6, 1, 1) * q
+    found, left = keep_attended(x, q, k, tokens=tokens, kept=[1], left=[2])
+    assert torch.equal(found[-1], torch.zeros(WIDTH, dtype=torch.float64)) and left.positions.isfinite().all()
+
+
 def test_a_mean_over_merged_tokens_is_that_over_their_patches():
     images, summaries = torch.cat(drawn_images()), []
     for merge in (0, 1):
