@@ -1,8 +1,8 @@
 """Writes datasets of ours and trains the stages of Xray on them, unattended. `make xray` runs this.
 
-URU gives hashtags, ViSE sentences. The last stage needs two texts of each image, of which a model has written one in the
-paper. Without an endpoint that serves such a model they are the titles and keywords that people gave to the clip art: a
-tiny random model would write nonsense. Existing datasets are reused and an interrupted training resumes.
+URU gives hashtags, ViSE sentences. The last stage needs two texts of each image; in the paper, a model has written one
+of them. Without an endpoint that serves such a model they are the titles and keywords that people gave to the clip art:
+a tiny random model would write nonsense. Existing datasets are reused and an interrupted training resumes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rich.console import Console
 
 from curate.html.numbers import score
 from distill.evaluation.show import BEFORE
-from distill.recipe import Recipe
+from distill.recipe import Recipe, load_recipe
 from distill.training.progress import read_lines
 from distill.training.run_folder import RunFolder
 from pipelines import recaption
@@ -25,7 +25,7 @@ from pipelines.quickstart import train_on
 
 TRAINING = "distill/recipes/xray-tiny.yaml"
 DATASETS = ("uru", "uru", "vise", "texts")
-"""Of each stage of the recipe."""
+"""The dataset that each stage of the recipe reads."""
 JUDGED = "texts"
 """The dataset on whose held-out images all stages are evaluated."""
 KEYWORDS = "json.meta.keywords"
@@ -74,14 +74,13 @@ def table(recipe: Recipe, lines: Sequence[Mapping[str, Any]], before: float | No
 
 def report(run: RunFolder, synthetic: bool) -> str:
     """What came out."""
-    sets = {one["name"]: one for one in run.read("evaluation.json", "sets")["sets"]}
-    judged = sets[JUDGED]
-    before = judged["knn"]["models"].get(BEFORE, {}).get("accuracy")
+    knn = next(one["knn"] for one in run.read("evaluation.json", "sets")["sets"] if one["name"] == JUDGED)
+    before = knn["models"].get(BEFORE, {}).get("accuracy")
     whose = "a model's captions and people's keywords" if synthetic else "titles and keywords, both by people"
     return "\n".join(
         [
             table(run.recipe(), read_lines(run), before),
-            f"Accuracies of the category, on {judged['knn'].get('test_images', 0)} images that no stage has seen. "
+            f"Accuracies of the category, on {knn.get('test_images', 0)} images that no stage has seen. "
             f"texts: {whose}.",
             f"student  {run.path}",
         ]
@@ -92,6 +91,7 @@ def main() -> None:
     arguments = parser_of(__doc__, "--set", "--endpoint", "--model", "--key").parse_args()
     with one_line("xray"):
         endpoint = recaption.given_endpoint(arguments.endpoint, arguments.model, arguments.key)
+        load_recipe(TRAINING, arguments.set)  # a wrong setting ends here, not after the datasets
         places = datasets(endpoint, arguments.workspace, arguments.engine)
         settings = [*training(places, bool(endpoint)), *arguments.set]
         run = train_on(TRAINING, settings, arguments.workspace, Console())
