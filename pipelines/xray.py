@@ -44,8 +44,10 @@ def datasets(endpoint: list[str], workspace: str, engine: str) -> dict[str, str]
 
 def training(places: Mapping[str, str], synthetic: bool) -> list[str]:
     """Settings of the recipe. synthetic: whether the last dataset has captions by a model."""
-    settings = [f"stages.{n}.data.sources.0.dataset={places[name]}" for n, name in enumerate(DATASETS) if n != 2]
-    settings += [f"data.sources.0.dataset={places['vise']}"]  # whose stage changes no data
+    settings = []
+    for number, (stage, name) in enumerate(zip(load_recipe(TRAINING).stages, DATASETS, strict=True)):
+        data = f"stages.{number}.data" if stage.data else "data"
+        settings += [f"{data}.sources.0.dataset={places[name]}"]
     settings += [f"evaluate.datasets=[{{name: {JUDGED}, dataset: '{places[JUDGED]}'}}]"]
     if synthetic:
         last = f"stages.{len(DATASETS) - 1}.data.sources.0"
