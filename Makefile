@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_unigrams vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
-.PHONY: help setup quickstart video url_list recaption tiny serve $(RECIPES) test test-fast test-long test-interop lint prose format bench docs lock clean
+.PHONY: help setup quickstart video url_list recaption xray tiny serve $(RECIPES) test test-fast test-long test-interop lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -41,6 +41,7 @@ help:  ## what there is to call
 	@echo "video takes VIDEOS=folder (your videos instead of generated ones), WORKSPACE and ENGINE;"
 	@echo "url_list takes LIST=file, CONTACT='your e-mail address or URL', WORKSPACE, ENGINE and SET;"
 	@echo "recaption takes ENDPOINT=base URL, MODEL=name, KEY=env:VARIABLE, IMAGES, WORKSPACE, ENGINE and SET;"
+	@echo "xray takes ENDPOINT, MODEL and KEY, for captions in place of titles, WORKSPACE, ENGINE and SET (of the training);"
 	@echo "serve takes PORT (8080; 0: any free one) and WORKSPACE; it keeps its database in WORKSPACE-service;"
 	@echo "test, test-fast and test-long take PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
 
@@ -74,6 +75,11 @@ recaption: $(STAMP)  ## captions of images by the model behind ENDPOINT; without
 	@$(BIN)/python -m pipelines.recaption --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
 	  $(if $(ENDPOINT),--endpoint "$(ENDPOINT)") $(if $(MODEL),--model "$(MODEL)") $(if $(KEY),--key "$(KEY)") \
 	  $(if $(IMAGES),--images "$(IMAGES)") $(foreach value,$(SET),--set "$(value)")
+
+xray: $(STAMP)  ## Xray's stages on datasets of ours: hashtags, sentences, then two texts of an image; a table
+	@$(BIN)/python -m pipelines.xray --workspace "$(WORKSPACE)" --engine "$(ENGINE)" \
+	  $(if $(ENDPOINT),--endpoint "$(ENDPOINT)") $(if $(MODEL),--model "$(MODEL)") $(if $(KEY),--key "$(KEY)") \
+	  $(foreach value,$(SET),--set "$(value)")
 
 tiny: $(STAMP)  ## train the encoder `tiny` from scratch: corpus, training (over an hour), export to WORKSPACE/tiny
 	@$(BIN)/python -m pipelines.tiny --workspace "$(WORKSPACE)" --engine "$(ENGINE)" --to "$(WORKSPACE)/tiny"

@@ -18,6 +18,9 @@ from curate.core.errors import CurateError, InputError
 OPTIONS: dict[str, dict[str, Any]] = {
     "--images": {"type": Path, "help": "folder of images; default: OpenClipart, downloaded with apt-get"},
     "--set": {"action": "append", "default": [], "help": "variable=value or stage.parameter=value"},
+    "--endpoint": {"help": "base URL up to the version: http://HOST:8000/v1"},
+    "--model": {"help": "the model's name at the endpoint"},
+    "--key": {"help": "reference to its key: env:VARIABLE or file:PATH"},
 }
 
 

@@ -20,6 +20,7 @@ from distill.commands.evaluate import PAGE, evaluate
 from distill.commands.train import train
 from distill.evaluation.show import AFTER, BEFORE
 from distill.recipe import load_recipe
+from distill.training.run_folder import RunFolder
 from pipelines.commands import count_files, one_line, parser_of, run_json, run_pipeline, set_options
 from pipelines.openclipart import openclipart
 
@@ -57,11 +58,7 @@ def teach(
 
     settings: overrides of the recipe `training`; labels: what to do to have labels.
     """
-    place = workspace if "://" not in workspace else ".cache"  # checkpoints are written to a local disk
-    folder = f"run.folder={place}/students/{{name}}-{{fingerprint}}"
-    settings = [f"data.sources.0.dataset={outputs['dataset']}", folder, *settings]
-    print(f"\n$ distill train {shlex.join([training, *set_options(settings)])}", flush=True)
-    run = train(load_recipe(training, settings), console)
+    run = train_on(training, [f"data.sources.0.dataset={outputs['dataset']}", *settings], workspace, console)
     print(f"\n$ distill eval {run.path}", flush=True)
     evaluated = evaluate(str(run.path), [], console)
 
@@ -73,6 +70,14 @@ def teach(
     print(f"student  {run.path}")
     print(f"judged   {run.path}/{PAGE}")
     print(f"kNN      {verdict(evaluated['sets'][0]['knn'], labels)}")
+
+
+def train_on(training: str, settings: list[str], workspace: str, console: Console) -> RunFolder:
+    """Train the student of a recipe in the folder `students` of the workspace; returns its run."""
+    place = workspace if "://" not in workspace else ".cache"  # checkpoints are written to a local disk
+    settings = [f"run.folder={place}/students/{{name}}-{{fingerprint}}", *settings]
+    print(f"\n$ distill train {shlex.join([training, *set_options(settings)])}", flush=True)
+    return train(load_recipe(training, settings), console)
 
 
 def own_images(images: Path) -> list[str]:

@@ -34,8 +34,13 @@ NONSENSE = (
 )
 
 
-def given_endpoint(url: str, model: str | None, key: str | None) -> list[str]:
-    """Settings to ask an endpoint that runs. The key is a reference; the file does not contain its value."""
+def given_endpoint(url: str | None, model: str | None, key: str | None) -> list[str]:
+    """Settings to ask an endpoint that runs, or none if nothing is given. The key is a reference; the file does not
+    contain its value."""
+    if url is None:
+        if model or key:
+            raise InputError("ENDPOINT is missing; give the base URL of the server, http://HOST:PORT/v1")
+        return []
     if model is None:
         raise InputError(f"ENDPOINT={url}: MODEL is missing; give the name of the model that the endpoint serves")
     if key and not is_reference(key):  # the file must not contain the key itself
@@ -80,17 +85,10 @@ def images_of(folder: Path | None, target: int) -> list[str]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, "--images", "--set")
-    parser.add_argument("--endpoint", help="base URL up to the version: http://HOST:8000/v1")
-    parser.add_argument("--model", help="the model's name at the endpoint")
-    parser.add_argument("--key", help="reference to its key: env:VARIABLE or file:PATH")
-    arguments = parser.parse_args()
+    arguments = parser_of(__doc__, "--images", "--set", "--endpoint", "--model", "--key").parse_args()
     with one_line("recaption"):
-        if arguments.endpoint:
-            settings = given_endpoint(arguments.endpoint, arguments.model, arguments.key)
-        elif arguments.model or arguments.key:
-            raise InputError("ENDPOINT is missing; give the base URL of the server, http://HOST:PORT/v1")
-        else:
+        settings = given_endpoint(arguments.endpoint, arguments.model, arguments.key)
+        if not settings:
             print(NONSENSE, flush=True)
             settings = tiny_endpoint()
         settings += images_of(arguments.images, TARGET if arguments.endpoint else TINY_TARGET)

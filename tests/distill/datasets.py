@@ -98,3 +98,12 @@ def drawn_items(
         columns = {"label": f"class-{label}", "duplicate_set": chosen}
         items.append(Item(draw(label, number - twin, width, height), width, height, key, columns=columns))
     return items
+
+
+def write_clip_art(folder: Path, count: int = 40) -> Path:
+    """Images with what the quickstart's have: a text, a title and keywords."""
+    titles = [f"bars {number}" for number in range(count)]
+    keywords = [[f"tag {number} {part}" for part in range(8)] for number in range(count)]
+    about = [{"meta": {"title": title, "keywords": tags}} for title, tags in zip(titles, keywords, strict=True)]
+    items = drawn_items(count, sides=((96, 96), (64, 96)))
+    return write_dataset(folder, items, texts=[title.encode() for title in titles], documents=about)
