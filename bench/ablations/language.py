@@ -27,7 +27,7 @@ from curate.text.wordnet import database
 
 VOCABULARY, CONTEXT, WIDTH, DEPTH = 4096, 48, 128, 4
 STEPS, BATCH, RATE = 1500, 32, 2e-3
-"""Of the first part."""
+"""For the prediction of words."""
 PAIR_STEPS, PAIRS, PAIR_RATE, TEMPERATURE = 300, 96, 5e-4, 0.05
 _END = "<end>"
 

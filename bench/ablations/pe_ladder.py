@@ -26,11 +26,10 @@ class Size:
     """Pixels of the resolutions, the third is the baseline's."""
     patch: int
     steps: int
-    """Of the baseline."""
     sequences: int
-    """Of the baseline."""
+    """In the baseline, as the steps."""
     images: int
-    """Of a sequence."""
+    """In a sequence."""
     prefix: int
     rate: float
     high_rate: float
