@@ -62,10 +62,11 @@ def _train(
         for line in dict.fromkeys(line for mixture in mixtures for line in missing_texts(mixture)):
             console.print(line, highlight=False, soft_wrap=True, markup=False)
     with join_world(recipe.run.device, recipe.run.timeout_seconds) as world, run.writing(), ExitStack() as stack:
+        training = TrainingRun(recipe, mixtures, run, fingerprint, world, console)
         if world.first:
             stack.enter_context(run.claimed(recipe, fingerprint, mixtures))
         world.barrier()
-        trainer = TrainingRun(recipe, mixtures, run, fingerprint, world, console).train()
+        trainer = training.train()
         key = evaluation_digest(recipe, fingerprint, trainer.step)
         evaluate_student(trainer.context, trainer.final_student(), trainer.standardisers, run, key)
         finished = {"fingerprint": fingerprint, "step": trainer.step, "seconds": trainer.seconds}

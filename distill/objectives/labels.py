@@ -27,8 +27,8 @@ class Labels(Objective):
     """Where an image's labels are, one or a list: a member of the tar (`cls`), or a column or field of its JSON
     (`hashtags`, `meta.category`)."""
     classes: Classes | Annotated[list[str], Field(min_length=2)]
-    """Number of classes, whose names are then the most frequent labels of the first stage's training images, or their
-    names; in a recipe also a file with a name per line. RUN/classes.json has the names in order."""
+    """Number of classes, or their names; in a recipe also a file with a name per line. A number takes the most frequent
+    labels of the training images, in the first stage with this objective. RUN/classes.json has the names in order."""
     loss: Literal["softmax", "sigmoid"] = "softmax"
     """softmax: one distribution, with 1/k for each of k labels; sigmoid: each class by itself."""
     smoothing: Share = 0.0

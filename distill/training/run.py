@@ -19,6 +19,7 @@ from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
 from distill.context import StageContext
 from distill.evaluation.extraction import StoppedError
 from distill.evaluation.validation import Validation
+from distill.objectives.labels import Labels
 from distill.parallel import World
 from distill.recipe import Recipe
 from distill.samples.sources.mixture import Mixture
@@ -98,9 +99,13 @@ class TrainingRun:
         return None if values is None else Checkpoint(self.run.checkpoint(values["step"]), values)
 
     def trainer_of(self, stage: int) -> Trainer:
-        """A new trainer, at the beginning of a stage. Raises RecipeError for any stage that trains nothing."""
+        """A new trainer, at the beginning of a stage. Raises RecipeError for any stage that trains nothing, and
+        InputError for any whose labels are not its classes."""
         context = self._context(stage)
         check_trained(self.stages, context.teachers)
+        for number in range(stage + 1, len(self.stages)):
+            if any(isinstance(item, Labels) for item in self.stages[number].every_objective):
+                self._context(number, context)
         return self._trainer(context, stage)
 
     def _trainer(self, context: StageContext, stage: int) -> Trainer:

@@ -93,6 +93,18 @@ def test_mistakes_in_the_data_are_one_line(tagged, tmp_path, own, message):
     assert "\n" not in str(caught.value)
 
 
+def test_mistakes_of_a_later_stage_are_found_before_the_first_step(tagged, tmp_path):
+    values = labelled(tagged, tmp_path / "run")
+    values["stages"] = [{}, {"objectives": [values["objectives"][0] | {"column": "tags"}]}]
+    with pytest.raises(InputError, match="classes 4, but the training images have"):
+        trained(values)
+    assert not RunFolder(tmp_path / "run").metrics.exists()
+    values["stages"] = [{}, {"student": {"width": 48}}]
+    with pytest.raises(RecipeError, match=r"stages\.1\.student\.width: 48"):
+        trained(values | {"run": values["run"] | {"folder": str(tmp_path / "other")}})
+    assert not (tmp_path / "other" / "run.json").exists()
+
+
 @pytest.mark.parametrize(
     ("own", "message"),
     [
