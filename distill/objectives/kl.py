@@ -23,8 +23,9 @@ class Kl(Objective):
     teacher: str
     """Its label. Its summaries and the vectors of its text tower are compared as they are, not standardised."""
     teacher_scale: Annotated[float, Field(gt=0, le=1e4)] = 200.0
-    """Fixed factor of the teacher's cosines: 200 is twice the maximum of the student's, which is learned, from a
-    temperature of 0.07 unless another objective or other weights set it."""
+    """Fixed factor of the teacher's cosines: 200 is twice the maximum of the student's, which is learned."""
+    temperature: Annotated[float | None, Field(ge=0.01, le=1e3)] = None
+    """Initial value of the student's; None: as another objective sets it, or 0.07."""
 
     @property
     def label(self) -> str:
@@ -33,6 +34,13 @@ class Kl(Objective):
     def needs(self) -> Needs:
         texts = frozenset({self.teacher})
         return Needs(True, True, features={self.teacher: frozenset({"summary"})}, teacher_texts=texts)
+
+    def heads(self, student: Student) -> None:
+        """Only the temperature is set."""
+        from curate.encoders.student.network.text import set_temperature
+
+        if self.temperature is not None:
+            set_temperature(student.logit_scale, self.temperature)
 
     def vectors(self, outputs: Outputs) -> tuple[Tensor, ...]:
         return outputs.image_vectors, outputs.text_vectors, *outputs.pair_vectors(self.teacher)

@@ -1,4 +1,5 @@
-"""Write `before.tar.xz`: a workspace, a database of the service and a training run, as this commit writes them.
+"""Write `before.tar.xz`: a workspace, a database of the service, a training run, and the recipes of `distill` as runs
+keep them, as this commit writes them.
 
     python -m tests.compat.make
 
@@ -8,6 +9,7 @@ The tests of later commits read it. Rebuild it only to test a change of a format
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 import tarfile
@@ -19,11 +21,14 @@ import numpy as np
 import yaml
 from PIL import Image
 
+from curate.core.hashing import digest
 from curate.service.database.database import Database
 from curate.service.database.migrate import migrate
 from curate.service.database.models import IndexedRun
 from curate.service.service import Service
 from curate.service.settings import Settings
+from distill.recipe import load_recipe
+from distill.recipe.load import RECIPES as PACKAGED
 from tests.servers.scripted import started
 from tests.service.people import people
 
@@ -67,6 +72,17 @@ def database(path: Path) -> None:
         service.close()
 
 
+def recipes(folder: Path) -> None:
+    """The packaged recipes with all their values, and what their fingerprints depend on."""
+    folder.mkdir()
+    semantic = {}
+    for path in sorted(PACKAGED.glob("*.yaml")):
+        recipe = load_recipe(path.stem)
+        (folder / path.name).write_text(yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False))
+        semantic[path.stem] = digest(recipe.semantic())
+    (folder / "semantic.json").write_text(json.dumps(semantic, indent=1))
+
+
 def call(folder: Path, *words: str) -> None:
     subprocess.run([sys.executable, "-m", *words], cwd=folder, check=True)
 
@@ -84,6 +100,7 @@ def main() -> None:
         call(folder, "curate.cli", "pin", "good", "first", "tree", "-w", "workspace")
         call(folder, "distill.cli", "train", "student.yaml")
         database(folder / "service.db")
+        recipes(folder / "recipes")
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:xz") as archive:
             for path in sorted(folder.iterdir()):

@@ -1,4 +1,5 @@
-"""What the commit before wrote is read: its workspace, its database, its training run (`make.py` made them)."""
+"""What the commit before wrote is read: its workspace, its database, its training run, its recipes (`make.py` made
+them)."""
 
 from __future__ import annotations
 
@@ -11,13 +12,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 from sqlalchemy import select
 
 from curate.api import Workspace
+from curate.core.hashing import digest
 from curate.service.database.database import Database
 from curate.service.database.migrate import migrate
 from curate.service.database.models import IndexedRun, User
 from distill.export import export
+from distill.recipe import parse_recipe
 from tests.compat.make import ARCHIVE
 from tests.e2e.commands import curate
 
@@ -88,3 +92,12 @@ def test_its_student_is_exported_and_needs_no_training(place: Path) -> None:
     again = subprocess.run(called, cwd=place, capture_output=True, text=True, check=False)
     assert again.returncode == 0, again.stderr
     assert "4 steps" in again.stdout
+
+
+def test_recipes_that_runs_keep_mean_the_same(written: Path) -> None:
+    """With all their values, also those that were defaults: a field may be added, none may go."""
+    semantic = json.loads((written / "recipes" / "semantic.json").read_text())
+    assert semantic
+    for name, before in semantic.items():
+        values = yaml.safe_load((written / "recipes" / f"{name}.yaml").read_text())
+        assert digest(parse_recipe(values, name).semantic()) == before, name
