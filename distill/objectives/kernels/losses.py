@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, smooth_l1_loss
 
+from curate.encoders.student.network.tokens import means
+
 Kind = Literal["cosine", "mse", "smooth_l1"]
 Channels = Literal["mean", "sum"]
+image_means = means
 
 
 def errors(predicted: Tensor, target: Tensor, kind: Kind, channels: Channels = "mean") -> Tensor:
@@ -35,14 +38,6 @@ def errors(predicted: Tensor, target: Tensor, kind: Kind, channels: Channels = "
 def frame_means(values: Tensor, frames: Sequence[int]) -> Tensor:
     """Means per sample (B, …) over its frames' values (F, …). frames: number of each sample, F in total."""
     return image_means(values, frames) if len(values) != len(frames) else values
-
-
-def image_means(values_N: Tensor, tokens: Sequence[int]) -> Tensor:
-    """Means per image (B, …) of the packed tokens' values (N, …). tokens: number of each image, N in total."""
-    counts = torch.tensor(tokens, dtype=torch.int64, device=values_N.device)
-    image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=len(values_N))
-    sums = values_N.new_zeros(len(counts), *values_N.shape[1:]).index_add(0, image, values_N)
-    return sums / counts.to(values_N).view(-1, *[1] * (values_N.ndim - 1))
 
 
 def hidden_means(values_N: Tensor, hidden_N: Tensor, tokens: Sequence[int]) -> Tensor:

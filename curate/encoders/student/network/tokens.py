@@ -237,12 +237,9 @@ def _sums(values_N: Tensor, target_N: Tensor, count: int) -> Tensor:
     return values_N.new_zeros(count, *values_N.shape[1:]).index_add(0, target_N, values_N)
 
 
-def means(x_NC: Tensor, lengths: Sequence[int], sizes_N1: Tensor | None = None) -> Tensor:
-    """Mean (images, C) of each image's tokens; sizes: the weight of each token."""
-    counts = torch.tensor(lengths, dtype=torch.int64, device=x_NC.device)
-    image = torch.arange(len(counts), device=x_NC.device).repeat_interleave(counts, output_size=len(x_NC))
-    total = counts[:, None].to(x_NC)
-    if sizes_N1 is not None:
-        x_NC, total = x_NC * sizes_N1, total.new_zeros(total.shape).index_add(0, image, sizes_N1)
-    sums = x_NC.new_zeros(len(counts), x_NC.shape[-1]).index_add(0, image, x_NC)
-    return sums / total.to(sums)
+def means(values_N: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Means per image (images, …) of the packed tokens' values (N, …). lengths: tokens of each image, N in total."""
+    counts = torch.tensor(lengths, dtype=torch.int64, device=values_N.device)
+    image = torch.repeat_interleave(torch.arange(len(counts), device=counts.device), counts, output_size=len(values_N))
+    sums = values_N.new_zeros(len(counts), *values_N.shape[1:]).index_add(0, image, values_N)
+    return sums / counts.to(values_N).view(-1, *[1] * (values_N.ndim - 1))

@@ -259,7 +259,8 @@ class VisionTransformer(nn.Module):
         if tokens.sizes is None:
             return means(patches_NC, tokens.patches)
         sizes = Layout(tokens.patches, tokens.prefix, x_NC.device).split(tokens.sizes[:, None].to(x_NC))[1]
-        return means(patches_NC, tokens.patches, sizes)  # over patches, whatever they are merged into
+        # over patches, whatever they are merged into
+        return means(patches_NC * sizes, tokens.patches) / means(sizes, tokens.patches)
 
     def moes(self) -> list[Moe]:
         """The mixtures of experts, from the first block to the last."""
