@@ -49,8 +49,7 @@ class Kl(Objective):
         from distill.objectives.kernels.contrastive import kl_loss
 
         images, texts, their_images, their_texts = vectors
-        wanted = their_images.detach(), their_texts.detach(), self.teacher_scale
-        return kl_loss(images, texts, student.logit_scale, wanted)
+        return kl_loss(images, texts, student.logit_scale, (their_images, their_texts, self.teacher_scale))
 
     def after_update(self, student: Student) -> None:
         """Keep the student's temperature above its limit."""

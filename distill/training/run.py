@@ -150,7 +150,9 @@ class TrainingRun:
             record_stage(self.run, number, trainer.step, self.world.size, trainer.loader.stream.counted())
         validation = None
         if recipe.evaluate.every:
-            validation = Validation(trainer.context, lambda: bool(stop), self._print if self.world.first else _silent)
+            validation = Validation(
+                trainer.context, lambda: bool(stop), self._print if self.world.first else lambda _: None
+            )
         shares = iter(trainer.loader)
         try:
             while trainer.step < end:
@@ -296,10 +298,6 @@ class TrainingRun:
 
     def _print(self, line: str) -> None:
         self.console.print(line, highlight=False, soft_wrap=True, markup=False)
-
-
-def _silent(line: str) -> None:
-    """What ranks other than the first print."""
 
 
 @contextmanager

@@ -138,7 +138,9 @@ class _Tiled(torch.autograd.Function):
             ctx.save_for_backward(*tensors)
             return work.world.sum(result)
         rows, columns = (
-            torch.full(side.shape[:1], float("-inf"), dtype=_accurate(side.dtype), device=side.device)
+            torch.full(
+                side.shape[:1], float("-inf"), dtype=torch.promote_types(side.dtype, torch.float32), device=side.device
+            )
             for side in (tensors[0], tensors[work.rows])
         )
         for index, diagonal in work.slices(tensors):
@@ -181,10 +183,6 @@ class _Tiled(torch.autograd.Function):
 
 def _parts(tensors: Sequence[Tensor], index: Sequence[Any]) -> list[Tensor]:
     return [tensor[place] for tensor, place in zip(tensors, index, strict=True)]
-
-
-def _accurate(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _over_ranks(sums: Tensor, world: World) -> Tensor:
