@@ -92,13 +92,10 @@ def evaluate_command(
     run: Annotated[str, typer.Argument(help="A folder printed by `distill train`, or an exported model's folder.")],
     dataset: Annotated[list[str] | None, typer.Option("--dataset", help="Evaluate on this dataset, too.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="Folder for a model's evaluation.json and .html.")] = None,
-    checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="The student of each kept checkpoint of a run, as curves.")
-    ] = False,
     set_: Overrides = None,
 ) -> None:
     """Evaluate a student's features before and after training, next to its teachers'; prints tables, writes a page."""
-    evaluate(run, set_ or [], Console(), dataset or [], to, checkpoints=checkpoints)
+    evaluate(run, set_ or [], Console(), dataset or [], to)
 
 
 @app.command("export")

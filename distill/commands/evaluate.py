@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +15,7 @@ from curate.core.errors import InputError, PinnedError, RecipeError, StorageErro
 from curate.encoders.student.model_folder import CONFIG, TOKENIZER, ModelConfig, read_config
 from distill.commands.tags import with_resolved_tags
 from distill.evaluation.settings import check, evaluation_digest, with_datasets
-from distill.evaluation.show import show_curves, show_evaluation
+from distill.evaluation.show import show_evaluation
 from distill.recipe import Recipe, apply_overrides, parse_recipe
 from distill.recipe.paths import local_folder, with_absolute_paths
 from distill.samples.sources.mixture import Mixture, open_mixtures
@@ -27,39 +25,20 @@ if TYPE_CHECKING:
     from curate.encoders.student.network.student import Student
     from distill.context import StageContext
     from distill.teachers import TargetStandardiser
-    from distill.training.checkpoint import Checkpoint
 
 PAGE = "evaluation.html"
-CURVES = "curves.json"
 
 
 def evaluate(
-    place: str,
-    overrides: Sequence[str],
-    console: Console,
-    datasets: Sequence[str] = (),
-    to: str | None = None,
-    *,
-    checkpoints: bool = False,
+    place: str, overrides: Sequence[str], console: Console, datasets: Sequence[str] = (), to: str | None = None
 ) -> dict[str, Any]:
     """Print and return the evaluation of a run or of an exported model.
 
     A run's evaluation is read if it was computed with these settings before. datasets: more datasets, in addition to
-    `evaluate.datasets`; to: folder for a model's evaluation.json and evaluation.html; checkpoints: evaluate the student
-    of each kept checkpoint of a run instead, on the images of the last one's stage.
+    `evaluate.datasets`; to: folder for a model's evaluation.json and evaluation.html.
     """
     folder = Path(place).expanduser().absolute()
-    is_model = (folder / CONFIG).is_file()
-    if checkpoints and (is_model or to is not None):
-        raise RecipeError(
-            f"--checkpoints: {place} is a model, or --to is given; it applies to a run, in its own folder"
-        )
-    if checkpoints:
-        result = _evaluate_checkpoints(RunFolder(folder), overrides, datasets, console)
-        if is_first_rank():
-            show_curves(result, console)
-        return result
-    if is_model:
+    if (folder / CONFIG).is_file():
         result, written = _evaluate_model(folder, overrides, datasets, to, console)
     elif to is not None:
         raise RecipeError(
@@ -87,61 +66,11 @@ def _evaluate_run(
     return result, run.path
 
 
-def _evaluate_checkpoints(
-    run: RunFolder, overrides: Sequence[str], datasets: Sequence[str], console: Console
-) -> dict[str, Any]:
-    """Writes curves.json: the results by step. Steps that it holds with the same settings are not computed again."""
-    recipe = with_resolved_tags(_evaluation_recipe(run.recipe(), overrides, datasets, str(run.path)), console)
-    fingerprint = run.fingerprint()
-    keys = {str(step): evaluation_digest(recipe, fingerprint, step) for step in run.steps()}
-    if not keys:
-        raise InputError(f"{run.path} has no checkpoint yet; run `distill train` to resume it")
-    held = (run.read(CURVES, "steps") or {"steps": {}})["steps"]
-    found = {step: held[step] for step, key in keys.items() if held.get(step, {}).get("digest") == key}
-    if found.keys() < keys.keys():
-        with _opened(run, recipe, fingerprint, console) as (context, _):
-            from distill.evaluation.runs import evaluate_run
-            from distill.training.checkpoint import checkpoint_of, load_standardisers
-
-            for step in [step for step in keys if step not in found]:
-                saved = checkpoint_of(run, int(step), fingerprint)
-                own = _with_student_of(context, recipe.staged()[int(saved.values["stage"])], run)
-                student = own.new_student(filled=True)
-                saved.fill(student)
-                result, _ = evaluate_run(own, student, load_standardisers(run) or [], alone=True)
-                found[step] = {"digest": keys[step], "sets": result["sets"]}
-            if context.world.first:
-                run.write(CURVES, {"steps": {step: found[step] for step in keys}})
-    return {"steps": {step: found[step] for step in keys}}
-
-
-def _with_student_of(context: StageContext, stage: Recipe, run: RunFolder) -> StageContext:
-    """The same images for the student of another stage, which may have other heads."""
-    from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
-
-    tokenizer = known_tokenizer(stage.student.text, lambda: Tokenizer.of_run(run.path / TOKENIZER))
-    return replace(context, recipe=stage.model_copy(update={"data": context.recipe.data}), tokenizer=tokenizer)
-
-
 def _evaluate_checkpoint(run: RunFolder, recipe: Recipe, fingerprint: str, console: Console) -> dict[str, Any]:
-    with _opened(run, recipe, fingerprint, console) as (context, saved):
-        from distill.training.checkpoint import load_standardisers
-
-        student = context.new_student(filled=True)
-        saved.fill(student)
-        key = evaluation_digest(recipe, fingerprint, saved.values["step"])
-        return evaluate_student(context, student, load_standardisers(run) or [], run, key)
-
-
-@contextmanager
-def _opened(
-    run: RunFolder, recipe: Recipe, fingerprint: str, console: Console
-) -> Iterator[tuple[StageContext, Checkpoint]]:
-    """The run's last checkpoint, and the context of its stage."""
     from curate.encoders.student.tokenizer import Tokenizer, known_tokenizer
     from distill.context import StageContext
     from distill.parallel import join_world
-    from distill.training.checkpoint import check_shared, last_checkpoint
+    from distill.training.checkpoint import check_shared, last_checkpoint, load_standardisers
 
     mixtures = open_mixtures(stage.data for stage in recipe.staged())
     current = run_fingerprint(recipe, mixtures)
@@ -157,7 +86,11 @@ def _opened(
         saved = world.from_first(lambda: last_checkpoint(run, fingerprint))
         assert saved is not None
         stage = int(saved.values["stage"])
-        yield StageContext.of(recipe.staged()[stage], mixtures[stage], world, tokenizer=tokenizer), saved
+        context = StageContext.of(recipe.staged()[stage], mixtures[stage], world, tokenizer=tokenizer)
+        student = context.new_student(filled=True)
+        saved.fill(student)
+        key = evaluation_digest(recipe, fingerprint, saved.values["step"])
+        return evaluate_student(context, student, load_standardisers(run) or [], run, key)
 
 
 def evaluate_student(

@@ -53,14 +53,14 @@ def _figures(sets: Sequence[Result], task: str, place: Sequence[str]) -> dict[st
     found: dict[str, dict[str, float]] = {}
     for one in sets:
         for name, model in one.get(task, {}).get("models", {}).items():
-            value = figure_of(model, place)
+            value = _figure(model, place)
             if value is not None:
                 own = found.setdefault(one["set"], {})
                 own[name] = max(own.get(name, value), value)
     return found
 
 
-def figure_of(model: Mapping[str, Any], place: Sequence[str]) -> float | None:
+def _figure(model: Mapping[str, Any], place: Sequence[str]) -> float | None:
     """None if it was not computed."""
     value: Any = model
     for name in place:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,12 @@ class EvaluationSet:
         self.members = MemberReader(self.mixture)
         self._split: LabelSplit | str | None = None
         self._taken: dict[bool, tuple[int, NDArray[np.int64]]] = {}
+
+    def at_sizes(self) -> list[EvaluationSet]:
+        """This set at each of evaluate.sizes, brought to it in each of evaluate.fits, or at the limits of its
+        sources."""
+        sides: list[int | None] = [*self.settings.sizes] or [None]
+        return [replace(self, side=side, fit=fit) for side, fit in product(sides, self.settings.fits)]
 
     @property
     def title(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 
 from curate.core.errors import RecipeError
 from curate.encoders import load
@@ -30,13 +29,10 @@ def evaluate_run(
     student: Student,
     standardisers: Sequence[TargetStandardiser],
     curves: Curves | None = None,
-    *,
-    alone: bool = False,
 ) -> tuple[Result, bytes]:
     """The content of evaluation.json, and the page. Every rank calls it and gets the same result.
 
-    context: of the checkpoint's stage; standardisers: of its teachers; curves: of validations during training; alone:
-    without the student before training and without the teachers.
+    context: of the checkpoint's stage; standardisers: of its teachers; curves: of validations during training.
     """
     recipe, settings, teachers = context.recipe, context.recipe.evaluate, context.teachers
     encoders = teachers.encoders
@@ -58,18 +54,15 @@ def evaluate_run(
         sides=sides,
         tower=tower,
     )
-    models: list[EvaluatedModel] = [trained]
-    if not alone:
-        models = [StudentModel(BEFORE, _as_evaluated(context.new_student(), settings)), trained]
-        models += [TeacherModel(name, sides.get(name)) for name in teachers.names]
+    models: list[EvaluatedModel] = [StudentModel(BEFORE, _as_evaluated(context.new_student(), settings)), trained]
+    models += [TeacherModel(name, sides.get(name)) for name in teachers.names]
     held_out = EvaluationSet(HELD_OUT, context.dataset, context.test, settings, recipe.seed, recipe.run.workers)
-    shown, whole = None if alone else teachers, teachers.prepares
-    if settings.sizes or alone:
-        evaluations = _at_sizes(recipe, held_out, models, shown, context.world, whole=whole)
+    if settings.sizes:
+        evaluations = _at_sizes(recipe, held_out, models, teachers, context.world)
     else:
         extractor = FeatureExtractor(models, teachers, context.reader, context.world, recipe.run.workers)
         evaluations = [evaluate_set(extractor, held_out)]
-    evaluations += _other_sets(recipe, models, shown, context.world, whole=whole)
+    evaluations += _other_sets(recipe, models, teachers, context.world)
     return _report(f"{recipe.name}: evaluation", settings, evaluations, curves or {})
 
 
@@ -136,9 +129,7 @@ def _at_sizes(
 ) -> list[Evaluation]:
     """One set at each of evaluate.sizes, brought to it in each of evaluate.fits, or at the limits of its sources."""
     evaluations = []
-    sides: list[int | None] = [*recipe.evaluate.sizes] or [None]
-    for side, fit in product(sides, recipe.evaluate.fits):
-        sized = replace(data, side=side, fit=fit)
+    for sized in data.at_sizes():
         fresh = None if teachers is None or not teachers.names else teachers.with_empty_cache()
         reader = reader_of(sized, recipe.student.patch, fresh, whole=whole)
         evaluations.append(evaluate_set(FeatureExtractor(models, fresh, reader, world, recipe.run.workers), sized))

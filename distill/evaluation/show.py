@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from curate.html.numbers import score
-from distill.evaluation.averages import FIGURES, figure_of
 
 BEFORE, AFTER = "student, random weights", "student, trained"
 TITLES = {
@@ -35,23 +34,6 @@ def show_evaluation(result: Result, console: Console, page: str | None = None) -
     _averages(result["averages"], console)
     if page is not None:
         console.print(f"report: {page}", highlight=False, soft_wrap=True)
-
-
-def show_curves(result: Result, console: Console) -> None:
-    """result: the content of curves.json. A table per set and figure, with a row per step."""
-    steps = result["steps"]
-    for place, one in enumerate(next(iter(steps.values()))["sets"]):
-        for task, figures in FIGURES.items():
-            found = {step: held["sets"][place].get(task, {}).get("models", {}) for step, held in steps.items()}
-            names = list(dict.fromkeys(name for models in found.values() for name in models))
-            for figure, path in figures.items():
-                rows = {step: [figure_of(found[step].get(name, {}), path) for name in names] for step in steps}
-                if all(value is None for row in rows.values() for value in row):
-                    continue
-                table = _table(f"{one['name']}: {TITLES[task]}, {figure}", ["step", *names], console)
-                for step, row in rows.items():
-                    table.add_row(step, *map(score, row))
-                console.print(table, highlight=False)
 
 
 def _show_set(one: Result, settings: Result, console: Console) -> None:

@@ -39,12 +39,13 @@ class Validation:
         )
         self._told = False
         workers, self._context, self._stopped, self._say = recipe.run.workers, context, stopped, say
-        self._sets = [EvaluationSet(HELD_OUT, context.dataset, context.test, settings, recipe.seed, workers)]
+        sets = [EvaluationSet(HELD_OUT, context.dataset, context.test, settings, recipe.seed, workers)]
         for item in given.datasets:
             opened = partial(
                 open_set, item, settings, max_tokens=recipe.data.max_tokens, seed=recipe.seed, workers=workers
             )
-            self._sets.append(raise_on_all_ranks(context.world, opened))
+            sets.append(raise_on_all_ranks(context.world, opened))
+        self._sets = [sized for data in sets for sized in data.at_sizes()]
 
     def __call__(self, student: Student) -> dict[str, float]:
         """Accuracies by name. Raises StoppedError on all ranks if one of them is stopped."""
@@ -60,7 +61,7 @@ class Validation:
                 result = evaluate_set(extractor, data).result
                 for task in data.settings.tasks:
                     for own in result[task]["models"].values():
-                        found[f"{PREFIX}{data.name}/{task}"] = own["accuracy"]
+                        found[f"{PREFIX}{data.title}/{task}"] = own["accuracy"]
                     missing += [result[task]["why_none"]] if not result[task]["models"] else []
         if not found and not self._told:
             self._told = True

@@ -189,11 +189,6 @@ def last_checkpoint(run: RunFolder, fingerprint: str) -> Checkpoint | None:
     return None if step is None else open_checkpoint(run.checkpoint(step), fingerprint)
 
 
-def checkpoint_of(run: RunFolder, step: int, fingerprint: str) -> Checkpoint:
-    """The checkpoint of a step. Raises as `last_checkpoint` does."""
-    return open_checkpoint(run.checkpoint(step), fingerprint)
-
-
 def last_valid_checkpoint(run: RunFolder, fingerprint: str) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is not corrupt, and a warning for each one that is. For the run's only writer.
 

@@ -11,7 +11,6 @@ metrics.jsonl     a line per `log_every` steps, with the position in the data af
 plan.json         what planning a step again needs (`distill.training.steps`)
 tensorboard/      the same as event files
 finished.json     written after the last step
-curves.json       the results of `distill eval --checkpoints`, by step
 evaluation.json   the result of `distill eval`, with the digest of its inputs; evaluation.html is the page
 """
 

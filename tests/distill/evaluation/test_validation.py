@@ -14,6 +14,7 @@ from rich.console import Console
 
 from distill.commands.train import train
 from distill.evaluation.extraction import FeatureExtractor
+from distill.evaluation.show import AFTER
 from distill.recipe import Recipe, parse_recipe
 from distill.training.progress import losses_of, read_lines
 from distill.training.run_folder import RunFolder
@@ -59,6 +60,21 @@ def test_sigterm_ends_a_validation_and_the_run_resumes(validated, monkeypatch):
     monkeypatch.undo()
     train(validated, QUIET)
     assert [line["step"] for line in read_lines(run) if KNN in line] == [4, 6]
+
+
+def test_accuracies_at_a_low_resolution_through_a_stage_of_a_higher_one(values):
+    """What the higher resolution forgets (AMoE, Fig. 2)."""
+    larger = [values["data"]["sources"][0] | {"max_tokens": 16}]
+    values["train"] |= {"steps": 2, "learning_rate": 0.01}
+    values["stages"] = [{}, {"data": {"sources": larger}}]
+    values["evaluate"] = {"k": 3, "tasks": ["knn"], "sizes": [16, 32], "every": 1}
+    run = train(parse_recipe(values, "test"), QUIET)
+    lines = read_lines(run)
+    assert [line["step"] for line in lines if "validation/held-out, 16 px/knn" in line] == [1, 2, 3, 4]
+    sets = run.read("evaluation.json", "sets")["sets"]
+    after = {one["name"]: one["knn"]["models"][AFTER]["accuracy"] for one in sets}
+    assert {name: lines[-1][f"validation/{name}/knn"] for name in after} == after
+    assert set(after) == {"held-out, 16 px", "held-out, 32 px"}
 
 
 def test_nothing_to_compute_is_printed_once(values, capsys):
