@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from curate.encoders.student.network.moe import Moe
 from curate.encoders.student.network.student import Student
-from curate.encoders.student.network.vit import all_patches
 from distill.evaluation.datasets import EvaluationSet
 from distill.evaluation.extraction import FeatureExtractor, raise_on_all_ranks, reader_of
 from distill.evaluation.models import StudentModel
@@ -47,6 +46,8 @@ def run(extractor: FeatureExtractor, data: EvaluationSet) -> Result:
     students = [model for model in extractor.models if isinstance(model, StudentModel)]
     if teachers is None or not teachers.names:
         return not_computed("no teacher is available to compare layers with")
+    if any(model.student.backbone.reduction for model in students):
+        return not_computed("layers lack the output of each patch; set evaluate.keep=1 and evaluate.merge=0")
     fresh = teachers.with_empty_cache()
     reader = reader_of(data, extractor.reader.patch, fresh)
     chosen = data.rows(test=True, most=settings.cka_images)
@@ -207,7 +208,7 @@ def _student_rows(batch: _Minibatch, student: Student, image: PatchedImage, chos
     blocks = {f"{LAYER} {number}": student.backbone.blocks[number - 1] for number in numbers}
     mlps = {f"{EXPERT} {number}": student.backbone.blocks[number - 1].mlp for number in numbers}
     moes = {name: mlp for name, mlp in mlps.items() if isinstance(mlp, Moe)}
-    with Recorder({**blocks, **moes}) as recorder, all_patches(student.backbone):
+    with Recorder({**blocks, **moes}) as recorder:
         student(torch.from_numpy(one.patches).to(student.backbone.prefix.device), one.grids)
     for name in blocks:
         batch.rows.setdefault(name, []).append(_array(recorder.outputs[name][-count:]))

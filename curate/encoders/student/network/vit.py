@@ -6,8 +6,8 @@ the patch embedding alone has a bias. `StudentConfig` has the options that make 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
@@ -27,7 +27,6 @@ from curate.encoders.student.network.moe import Moe, recomputation
 from curate.encoders.student.network.pooler import attention_pool
 from curate.encoders.student.network.rope import Grid, axes, directions, positions, resized, rotate, rotations
 from curate.encoders.student.network.tokens import Layout, Reduce, TokenSet, chosen, means, reducer, time_vectors, tubes
-from curate.encoders.student.reduction import Reduction
 
 
 @dataclass
@@ -278,16 +277,6 @@ class VisionTransformer(nn.Module):
         """Call after each update; counts: `expert_counts` summed over ranks."""
         for moe, own in zip(self.moes(), counts, strict=True):
             moe.balance(own)
-
-
-@contextmanager
-def all_patches(backbone: VisionTransformer) -> Iterator[None]:
-    """Without `keep` and `merge` inside, for an output of each patch at each layer."""
-    before, backbone.reduction = backbone.reduction, Reduction()
-    try:
-        yield
-    finally:
-        backbone.reduction = before
 
 
 def attend(
