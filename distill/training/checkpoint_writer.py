@@ -38,7 +38,7 @@ class CheckpointWriter:
     def save(self, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Start to write a checkpoint. The one before must be complete."""
         assert self._writing is None
-        copies = {name: _copy(value) for name, value in tensors.items()}
+        copies = {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
         self._writing = self._pool.submit(self._write, values, copies)
 
     def _write(self, values: Mapping[str, Any], tensors: dict[str, Tensor]) -> int:
@@ -52,8 +52,3 @@ class CheckpointWriter:
             return None
         done, self._writing = self._writing, None
         return done.result()
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    copy = tensor.detach().cpu()
-    return copy.clone() if tensor.device.type == "cpu" else copy
