@@ -10,8 +10,7 @@ from curate.core.contracts import Added, Runtime
 from curate.core.recipe.section import Section, Width
 
 Positive = Annotated[float, Field(gt=0, le=1e12)]
-Probability = Annotated[float, Field(ge=0, le=1)]
-Strength = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[int, Field(ge=1, le=1 << 20)]
 
 
@@ -107,12 +106,12 @@ class AugmentRecipe(Section):
     aspect: Annotated[float, Field(ge=1, le=100)] = 1.0
     """A crop's aspect changes by at most this factor."""
     flip: bool = False
-    colour: Strength | tuple[Strength, Strength, Strength, Annotated[float, Field(ge=0, le=0.5)]] = 0.0
+    colour: Fraction | tuple[Fraction, Fraction, Fraction, Annotated[float, Field(ge=0, le=0.5)]] = 0.0
     """Brightness, contrast and saturation change by at most this share; or each by its own, and the hue by the fourth
     number, a share of the circle of hues: (0.32, 0, 0.32, 0) in Perception Encoder."""
-    blur: Annotated[Probability, Added()] = 0.0
+    blur: Annotated[Fraction, Added()] = 0.0
     """Probability of a Gaussian blur, of a standard deviation of 0.1 to 2 pixels at 224 x 224 pixels."""
-    letterbox: Annotated[Probability, Added()] = 0.0
+    letterbox: Annotated[Fraction, Added()] = 0.0
     """Probability that black borders make the image, in their middle, a square (Xray, section 4.10)."""
 
     @field_validator("crop")
