@@ -148,11 +148,6 @@ class DataRecipe(Section):
         """Whether a step has two texts per image. For an image of a source without `text_pair` they are equal."""
         return any(source.text_pair is not None for source in self.sources)
 
-    @property
-    def varies(self) -> bool:
-        """Whether an image may differ between epochs, so that a teacher's features of it cannot be reused."""
-        return self.augment is not None or any(len(source.sizes) > 1 for source in self.sources)
-
     @model_validator(mode="after")
     def _weighted(self) -> DataRecipe:
         given = [source.weight is not None for source in self.sources]

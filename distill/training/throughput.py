@@ -84,7 +84,9 @@ def _matrices(module: nn.Module, recipe: Recipe) -> float:
 def _visited(parameter: nn.Parameter, recipe: Recipe) -> float:
     """Fraction of a weight that a token visits; the weights of experts have a third dimension."""
     moe = recipe.student.moe
-    return moe.visited if moe is not None and parameter.ndim == 3 else 1.0
+    if moe is None or parameter.ndim != 3:
+        return 1.0
+    return (moe.active + moe.shared_active) / (moe.experts + moe.shared)
 
 
 _PEAK_SECONDS = 0.3

@@ -48,11 +48,6 @@ class MoeConfig(Section):
         """(experts, experts per token) of each group, among whose experts a token's are chosen."""
         return ((self.experts, self.active), *([(self.shared, self.shared_active)] if self.shared else []))
 
-    @property
-    def visited(self) -> float:
-        """Share of the experts' weights that a token visits."""
-        return (self.active + self.shared_active) / (self.experts + self.shared)
-
 
 class TextConfig(Section):
     """A text tower, for students that learn from pairs of image and text."""
@@ -209,11 +204,6 @@ class StudentConfig(Section):
     def attention_dim(self) -> int:
         """Width of an attention head."""
         return self.head_dim or self.width // self.heads
-
-    @property
-    def mlp_hidden(self) -> int:
-        """Hidden width of a dense block's MLP."""
-        return max(8, round(self.width * self.mlp_ratio / 8) * 8)
 
     @property
     def embeds_patches(self) -> bool:

@@ -86,7 +86,7 @@ class Block(nn.Module):
         self.attention_norm = NORMS[config.norm](width)
         self.attention = Attention(config)
         self.mlp_norm = NORMS[config.norm](width)
-        moe, hidden = config.moe, config.mlp_hidden
+        moe, hidden = config.moe, max(8, round(width * config.mlp_ratio / 8) * 8)
         self.mlp = mlp_of(config.mlp, width, hidden, config.bias) if moe is None else Moe(width, moe)
         self.scaled = config.layer_scale is not None
         if config.layer_scale is not None:
