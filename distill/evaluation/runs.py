@@ -25,10 +25,7 @@ from distill.teachers import TargetStandardiser, Teachers
 
 
 def evaluate_run(
-    context: StageContext,
-    student: Student,
-    standardisers: Sequence[TargetStandardiser],
-    curves: Curves | None = None,
+    context: StageContext, student: Student, standardisers: Sequence[TargetStandardiser], curves: Curves | None = None
 ) -> tuple[Result, bytes]:
     """The content of evaluation.json, and the page. Every rank calls it and gets the same result.
 

@@ -212,9 +212,8 @@ class ImageReader:
         if kept is not None and (self._teachers is None or not self._teachers.missing(row)):
             return replace(kept)
         files = self._files(row)
-        if (
-            not self._whole and self._square is None
-        ):  # so that the student's pixels depend on the recipe, never on the cache
+        # the student's pixels depend on the recipe, never on the cache
+        if not self._whole and self._square is None:
             fit = partial(self._pixels, row, limit)
             return self._keep(self._patches(row, [decode_to(data, fit, self._max_pixels) for data in files]), limit)
         images = [decode(data, max_pixels=self._max_pixels) for data in files]
