@@ -6,13 +6,18 @@ from rich.console import Console
 from rich.table import Table
 
 from distill.recipe import Recipe
+from distill.recipe.stages import check_stages
 from distill.training.plan import StagePlan, plan_stages
 from distill.training.progress import short
 
 
 def plan(recipe: Recipe, console: Console) -> list[StagePlan]:
-    """Print and return the plan of each stage, as if each image filled the `max_tokens` drawn for it."""
+    """Print and return the plan of each stage, as if each image filled the `max_tokens` drawn for it.
+
+    RecipeError for a stage that changes what it may not.
+    """
     stages = recipe.staged()
+    check_stages(stages)
     plans = plan_stages(stages, [None] * len(stages))
     table = Table("stage", *("steps", "sequences a step", "images a step", "tokens a sequence", "image tokens"))
     for column in table.columns[1:]:

@@ -61,6 +61,8 @@ class Job:
 
 def jobs_of(recipe: Recipe, mixtures: Sequence[Mixture]) -> list[Job]:
     """mixtures: one per stage. RecipeError if no teacher's features can be reused in a later epoch."""
+    if not recipe.teachers:
+        raise RecipeError("nothing to cache: the recipe has no teachers; name one in `teachers`")
     jobs: list[Job] = []
     listed: set[str] = set()
     for stage, mixture in zip(recipe.staged(), mixtures, strict=True):

@@ -22,6 +22,7 @@ from distill.evaluation.validation import Validation
 from distill.objectives.labels import Labels
 from distill.parallel import World
 from distill.recipe import Recipe
+from distill.recipe.stages import check_stages
 from distill.samples.sources.mixture import Mixture
 from distill.samples.texts import check_columns
 from distill.teachers import TargetStandardiser
@@ -39,7 +40,7 @@ from distill.training.initial import inherited_tokenizer
 from distill.training.plan import check_clips, plan_stages
 from distill.training.progress import Bar, Metrics, short
 from distill.training.run_folder import CLASSES, RunFolder
-from distill.training.stages import check_stages, check_trained, weights_of
+from distill.training.stages import check_trained, weights_of
 from distill.training.steps import record_stage
 from distill.training.throughput import measured_peak
 from distill.training.trackers import TENSORBOARD, Tracked, opened

@@ -73,7 +73,7 @@ def weights_identity(weights: str) -> Any:
         return file_digest(weights)
     if not place.exists() and ":" not in weights and weights not in WORDS:
         raise InputError(
-            f"init_from: {weights!r} is not a run, an export or a file; give one, or timm:NAME, open_clip:NAME"
+            f"init_from: {weights!r} is not a run, an export or a file; give one, or timm:NAME, open_clip:NAME, hf:NAME"
         )
     found = identity(f"distill:{weights}" if place.is_dir() else weights)
     return [found["encoder"], found["weights"]]

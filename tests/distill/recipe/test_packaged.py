@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from curate.core.errors import RecipeError
 from distill.commands.plan import plan
 from distill.commands.train import train
 from distill.recipe import Recipe, load_recipe, parse_recipe
 from distill.recipe.load import RECIPES
-from distill.training.stages import check_stages
 from tests.distill.datasets import write_clip_art
 
 DATASET = "workspace/datasets/quickstart"
@@ -20,10 +20,14 @@ DATASET = "workspace/datasets/quickstart"
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
 def test_recipes_can_be_planned_without_data(name):
     recipe = load_recipe(name)
-    check_stages(recipe.staged())
     stages = plan(recipe, Console(quiet=True))
     assert sum(stage.steps for stage in stages) == recipe.steps
     assert all(stage.total > 0 for stage in stages)
+
+
+def test_a_plan_rejects_what_a_stage_may_not_change():
+    with pytest.raises(RecipeError, match=r"stages\.1\.student\.width: 128, but 96 in the first stage"):
+        plan(load_recipe("pe-tiny", ["stages.1.student.width=128"]), Console(quiet=True))
 
 
 def planned(name: str) -> list[tuple[int, float]]:
