@@ -16,6 +16,8 @@ from distill.objectives.kernels.tiles import sum_over_ranks, tiles, total
 
 _EQUAL = 1e-12
 """Squared distances below this fraction of the mean squared length count as 0, where the root has no gradient."""
+_FEW = 1024
+"""Most rows whose distances are held at once: the counts below would take longer."""
 _BITS = 21
 """Bits of a distance that are counted in one pass, a divisor of the 63 of a positive float64."""
 Distance = Callable[[Tensor, Tensor], Tensor]
@@ -80,8 +82,14 @@ def rkd(student_ND: Tensor, teacher_ND: Tensor) -> Tensor:
 
 
 def mean_and_median(of: Distance, x_NC: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of the distances of all pairs, and their torch.median (the lower one if two are in the middle), by counting:
-    positive float64 sort as the integers that have their bits."""
+    """Mean of the distances of all pairs, and their torch.median (the lower one if two are in the middle).
+
+    Of many rows by counting: positive float64 sort as the integers that have their bits.
+    """
+    if len(x_NC) <= _FEW:
+        values = of(x_NC, x_NC)
+        values = values[torch.ones_like(values, dtype=torch.bool).triu(1)]
+        return values.mean(), values.median()
     below, added = (torch.zeros((), dtype=dtype, device=x_NC.device) for dtype in (torch.int64, torch.float64))
     rank, bins = torch.as_tensor((_pairs(x_NC) - 1) // 2, device=x_NC.device), 1 << _BITS
     for shift in range(63 - _BITS, -1, -_BITS):

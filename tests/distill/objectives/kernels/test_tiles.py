@@ -138,9 +138,10 @@ def assert_equal(found: list[Tensor], expected: list[Tensor], limit: float = 1e-
 
 
 @pytest.fixture(autouse=True, scope="module")
-def few_bins():
-    """9 passes of 128 bins instead of 3 of 2 million, which take time to add up."""
-    with mock.patch("distill.objectives.kernels.relations._BITS", 7):
+def counting():
+    """Medians of few rows by counting too, in 9 passes of 128 bins instead of 3 of 2 million, which take time to add
+    up."""
+    with mock.patch.multiple("distill.objectives.kernels.relations", _BITS=7, _FEW=0):
         yield
 
 
@@ -249,14 +250,15 @@ def test_no_matrix_of_all_pairs_is_in_memory(name):
 
 
 @settings(max_examples=30)
-@given(st.lists(st.integers(0, 5), min_size=2, max_size=14), st.integers(1, 6), st.booleans())
-def test_the_median_is_torchs(places, side, ties):
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=14), st.integers(1, 6), st.booleans(), st.booleans())
+def test_the_median_is_torchs(places, side, ties, counted):
     """The lower one if two values are in the middle, and also among equal distances."""
     x = torch.tensor(places, dtype=torch.float64)[:, None]
     x = x if ties else x + torch.linspace(0.1, 0.4, len(x), dtype=torch.float64)[:, None] ** 2
     of = distance(x)
     i, j = torch.triu_indices(len(x), len(x), 1)
-    with mock.patch.dict(tiles.SIDE, cpu=2 * side):
+    few = mock.patch("distill.objectives.kernels.relations._FEW", 0 if counted else len(x))
+    with mock.patch.dict(tiles.SIDE, cpu=2 * side), few:
         mean, median = mean_and_median(of, x)
     assert median == of(x, x)[i, j].median()
     assert mean.item() == pytest.approx(of(x, x)[i, j].mean().item(), rel=1e-12)
