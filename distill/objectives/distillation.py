@@ -51,7 +51,8 @@ class Distillation(Objective):
 
     def terms(self, outputs: Outputs) -> Mapping[str, Term]:
         """The mean over an image's patches, and over its registers."""
-        from distill.objectives.kernels.losses import errors, image_means
+        from curate.encoders.student.network.tokens import means
+        from distill.objectives.kernels.losses import errors
 
         predicted, target = outputs.predicted(self.teacher), outputs.target(self.teacher)
         term = self.summary
@@ -59,7 +60,7 @@ class Distillation(Objective):
         term = self.patches
         if term.weight and predicted.patches is not None and target.patches is not None:
             per_token = errors(predicted.patches, target.patches, term.loss, term.error)
-            losses["patches"] = term.weight, image_means(per_token, outputs.lengths)
+            losses["patches"] = term.weight, means(per_token, outputs.lengths)
         term = self.registers
         if term.weight and predicted.registers is not None and target.registers is not None:
             per_register = errors(predicted.registers, target.registers, term.loss, term.error)

@@ -17,7 +17,6 @@ from curate.encoders.student.network.tokens import means
 
 Kind = Literal["cosine", "mse", "smooth_l1"]
 Channels = Literal["mean", "sum"]
-image_means = means
 
 
 def errors(predicted: Tensor, target: Tensor, kind: Kind, channels: Channels = "mean") -> Tensor:
@@ -37,10 +36,10 @@ def errors(predicted: Tensor, target: Tensor, kind: Kind, channels: Channels = "
 
 def frame_means(values: Tensor, frames: Sequence[int]) -> Tensor:
     """Means per sample (B, …) over its frames' values (F, …). frames: number of each sample, F in total."""
-    return image_means(values, frames) if len(values) != len(frames) else values
+    return means(values, frames) if len(values) != len(frames) else values
 
 
 def hidden_means(values_N: Tensor, hidden_N: Tensor, tokens: Sequence[int]) -> Tensor:
     """Means per image (B,) over its hidden tokens; 0 for an image without any."""
-    share = image_means(hidden_N.to(values_N), tokens)
-    return image_means(values_N * hidden_N, tokens) / torch.where(share == 0, 1.0, share)
+    share = means(hidden_N.to(values_N), tokens)
+    return means(values_N * hidden_N, tokens) / torch.where(share == 0, 1.0, share)

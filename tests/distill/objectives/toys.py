@@ -12,8 +12,8 @@ from torch.nn.functional import normalize
 
 from curate.encoders.descriptor import Descriptor
 from curate.encoders.student.network.student import Student
+from curate.encoders.student.network.tokens import means
 from distill.objectives import Objective, Term
-from distill.objectives.kernels.losses import image_means
 from distill.objectives.outputs import Outputs
 
 
@@ -40,12 +40,12 @@ class Colours(Objective):
     def terms(self, outputs: Outputs) -> Mapping[str, Term]:
         own: Tensor = self.own(outputs.student)["patches"](outputs.image.patches)
         errors_N = (own - colours(outputs, own)).square().mean(-1)
-        return {f"{self.label}/patches": Term(self.weight, image_means(errors_N, outputs.lengths))}
+        return {f"{self.label}/patches": Term(self.weight, means(errors_N, outputs.lengths))}
 
     def vectors(self, outputs: Outputs) -> tuple[Tensor, ...]:
         own = self.own(outputs.student)["images"](outputs.image.summary)
         channels = colours(outputs, own).unbind(1)
-        return own, torch.stack([image_means(each, outputs.lengths) for each in channels], 1)
+        return own, torch.stack([means(each, outputs.lengths) for each in channels], 1)
 
     def pairs(self, student: Student, *vectors: Tensor) -> Tensor:
         own, wanted = (normalize(side.double(), dim=-1) for side in vectors)

@@ -3,7 +3,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distill.objectives.kernels.losses import errors, image_means
+from curate.encoders.student.network.tokens import means
+from distill.objectives.kernels.losses import errors
 
 
 def randn(*shape, seed=0):
@@ -28,4 +29,4 @@ def test_errors_over_channels(kind, expected):
 def test_each_image_has_the_same_weight_for_any_number_of_tokens(tokens):
     values = randn(sum(tokens))
     expected = [part.mean().item() for part in values.split(tokens)]
-    assert image_means(values, tokens).tolist() == pytest.approx(expected)
+    assert means(values, tokens).tolist() == pytest.approx(expected)
