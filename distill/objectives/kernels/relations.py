@@ -84,7 +84,7 @@ def rkd(student_ND: Tensor, teacher_ND: Tensor) -> Tensor:
 def mean_and_median(of: Distance, x_NC: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of the distances of all pairs, and their torch.median (the lower one if two are in the middle).
 
-    Of many rows by counting: positive float64 sort as the integers that have their bits.
+    Many rows are counted instead: positive float64 sort as the integers that have their bits.
     """
     if len(x_NC) <= _FEW:
         values = of(x_NC, x_NC)
