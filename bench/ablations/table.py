@@ -38,7 +38,7 @@ def table(ablation: Ablation, done: Sequence[Done], seeds: Sequence[int] = ()) -
 
 def difference(metric: str, arm: str, baseline: str, done: Sequence[Done]) -> tuple[float, float, Difference]:
     """Mean scores of baseline and arm, and the paired difference."""
-    arms = {(one.arm, one.seed): one.scores[metric] for one in done}
+    arms = {(one.arm, one.seed): one.scores[metric] for one in done if one.arm in (arm, baseline)}
     seeds = sorted({seed for name, seed in arms if name == arm})
     theirs, own = (np.stack([arms[name, seed] for seed in seeds]) for name in (baseline, arm))
     counted = ~np.isnan(own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -109,7 +110,8 @@ def test_the_table_has_direction_interval_and_time() -> None:
     done = [_done("plain", seed, 0.5) for seed in range(3)] + [
         _done("slow", seed, 0.4 + seed / 100) for seed in range(3)
     ]
+    done.append(replace(_done("teacher", 0, 0.5), scores={}))  # only other arms use it
     text = table(ablation, done)
     rows = [row for row in text.splitlines() if row.startswith("| kNN")]
     assert len(rows) == 2 and all("| -9.00 | -11.48 … -6.52 | -9.00 … -9.00 | higher | lower |" in row for row in rows)
-    assert "plain 2.0, slow 7.0 (over the limit of 6)" in text
+    assert "plain 2.0, slow 7.0, teacher 2.0 (over the limit of 6)" in text
