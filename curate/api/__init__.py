@@ -9,10 +9,12 @@ logs and stop it. Every method raises CurateError (one line) on failure.
 """
 
 from curate.api.clusters import Clusters
+from curate.api.pixels import SampleFile
 from curate.api.recorded import recorded
 from curate.api.releases import Fetched
 from curate.api.releases import push as push_release
 from curate.api.run import Run
+from curate.api.slices import Slice, SlicePage
 from curate.api.stages import abandoned, make_stage, try_row
 from curate.api.tables import Histogram, Page
 from curate.api.tables import write as write_table
@@ -49,8 +51,9 @@ from curate.pack.export import export
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "DatasetInfo", "Entry",
     "EventsPage", "FetchStatus", "Fetched", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage",
-    "Op", "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary", "Spend",
-    "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace", "abandoned", "describe", "dollars", "duration",
+    "Op", "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary",
+    "SampleFile", "Slice", "SlicePage", "Spend", "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace",
+    "abandoned", "describe", "dollars", "duration",
     "export", "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json",
     "plan_table", "push_release", "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row",
     "verify_takedown", "write_table",

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
+from curate.api.pixels import SampleFile
+from curate.api.slices import Slice, SlicePage, SliceReader
 from curate.api.stages import hashtag_map
 from curate.core.errors import RESUMES, CeilingError, CurateError, DrainedError, InputError
 from curate.core.ledger import Entry
@@ -225,6 +227,17 @@ class Run:
     def copies_of(self, key: str) -> list[str]:
         """Keys of the samples that were dropped as copies of one."""
         return copies_of(self.record, key)
+
+    def slice(
+        self, which: Slice, columns: Sequence[str] = (), *, cursor: str = "", limit: int = 60, seconds: float = 2.0
+    ) -> SlicePage:
+        """Up to `limit` rows that a stage passes on or rejects, in the pool's order, after `next` of another page.
+        It ends early after about `seconds`. Raises InputError."""
+        return SliceReader(self.record, which, columns).page(cursor, limit, seconds)
+
+    def file(self, shard: str, row: int) -> SampleFile:
+        """A sample by its place, with its bytes and thumbnails. Raises InputError."""
+        return SampleFile.of(self.record, shard, row)
 
     def clusters(self, stage: str | None = None) -> Clusters:
         """The clusters built by a stage."""

@@ -87,8 +87,16 @@ class Reads:
     def shard(self, place: int) -> pa.Table:
         """The rows of one shard."""
         table = self.rows.table(self.rows.shards[place], list(dict.fromkeys([*self.columns, *self.judged])))
-        if self.judge is not None:
-            table = table.filter(pc.is_null(pa.array(self.judge.keep(table.select(self.judged)), pa.string())))
+        return self.shown(self.matching(table))
+
+    def matching(self, table: pa.Table) -> pa.Table:
+        """The rows for which the expression is true."""
+        if self.judge is None:
+            return table
+        return table.filter(pc.is_null(pa.array(self.judge.keep(table.select(self.judged)), pa.string())))
+
+    def shown(self, table: pa.Table) -> pa.Table:
+        """Its columns, vectors as lists."""
         return pa.table([_halves(table.column(name)) for name in self.columns], schema=self.schema)
 
     def page(self, shards: int | Sequence[int] | None, cursor: str | None, limit: int | None) -> Page:
@@ -102,7 +110,7 @@ class Reads:
         named = {self.rows.places[column][0] for column in (*self.columns, *self.judged)}
         bases = {name: self.rows.bases[name] for name in named.union(self.rows.path)}
         mark = digest([*self.about, bases, places])[:12]
-        at, skip = self._after(cursor, mark, places)
+        at, skip = self.after(cursor, mark, places)
         last = min(len(places), at + shards) if isinstance(shards, int) else len(places)
         largest = max([shard.rows for shard in self.rows.shards], default=0) or 1
         readers = READERS if limit is None else min(READERS, 1 + limit // largest)
@@ -118,7 +126,7 @@ class Reads:
                 break
         return Page(pa.concat_tables(tables), f"{mark}:{at}:{skip}" if at < len(places) else "")
 
-    def _after(self, cursor: str | None, mark: str, places: Sequence[int]) -> tuple[int, int]:
+    def after(self, cursor: str | None, mark: str, places: Sequence[int]) -> tuple[int, int]:
         """(index of the first shard, its rows that were read before)."""
         _expect("cursor", cursor, cursor is None or isinstance(cursor, str), "`next` of another page")
         if not cursor:

@@ -16,7 +16,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from curate.service import pages
 from curate.service.auth.dependency import principal, turn
-from curate.service.datasets import datasets, releases, search, tags, upkeep
+from curate.service.datasets import datasets, releases, tags, upkeep
 from curate.service.operate import routes
 from curate.service.operate.metrics import Metrics, MetricsMiddleware
 from curate.service.people import quotas, tokens, users
@@ -27,11 +27,12 @@ from curate.service.rest.frame import Closed, Frame
 from curate.service.rest.openapi import TAGS, openapi
 from curate.service.rest.routing import API
 from curate.service.runs import control, logs, recipes, submit, views
+from curate.service.samples import samples, search, slices
 from curate.service.service import Service
 
 PARTS = (
     users, tokens, quotas, workspaces, targets, registrations, recipes, submit, views, control, logs, tags, datasets,
-    releases, search, upkeep,
+    releases, slices, samples, search, upkeep,
 )  # fmt: skip
 
 

@@ -87,6 +87,7 @@ class Embedded:
             "host": self.host,
             "port": int(url.rpartition(":")[2]),
             "recipes": tuple(self._offered(state)),
+            "thumbnails": str(state.absolute() / "thumbnails"),
             "retries": RETRIES,
         }
         return Settings.model_validate(values | dict(self.settings))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from curate.service.auth.clock import now
 from curate.service.auth.limiting import Limiter
+from curate.service.cached import Cached
 from curate.service.database.database import Database
 from curate.service.kept import Kept
 from curate.service.policy.sandbox import Sandbox
@@ -33,9 +34,11 @@ class Service:
     """Lets the reconciler of this process look at once, because a user has requested something."""
     limiter: Limiter = field(init=False)
     """Counts requests and failed logins."""
+    thumbnails: Cached = field(init=False)
 
     def __post_init__(self) -> None:
         self.limiter = Limiter(self.settings.limits)
+        self.thumbnails = Cached(self.settings.thumbnails, self.settings.limits.thumbnail_bytes)
 
     @classmethod
     def of(cls, settings: Settings) -> Service:
@@ -45,5 +48,6 @@ class Service:
     def close(self) -> None:
         self.watch.close()
         self.sandbox.close()
+        self.thumbnails.close()
         self.targets.close()
         self.database.close()

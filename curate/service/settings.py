@@ -46,6 +46,8 @@ class Limits(Section):
     """Limit of the process that checks or plans a recipe: wall clock, and CPU."""
     check_bytes: Count = 4 << 30
     session_seconds: Positive = 12 * 3600.0
+    thumbnail_bytes: Count = 1 << 30
+    """Size of the folder of thumbnails; the oldest ones are removed."""
 
 
 class Webhook(Section):
@@ -73,6 +75,8 @@ class Settings(Section):
     """Addresses or networks of reverse proxies whose X-Forwarded-For is believed."""
     recipes: tuple[str, ...] = ()
     """Folders of recipes that the pages offer to start from."""
+    thumbnails: str = ""
+    """Folder of thumbnails, which replicas may share; "": a temporary one."""
     retries: Annotated[int, Field(ge=0)] = 1
     """How often a lost run is resubmitted unless it says otherwise."""
     drain_seconds: Positive = 60.0

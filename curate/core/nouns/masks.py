@@ -32,6 +32,8 @@ NO_ITEM = "no_item"
 NO_ITEMS = "no_items"
 """Reason of a row without remaining items, unless a filter gives another."""
 Reasons = NDArray[Any]  # (n,) objects: str or None
+NO_REASON = np.array(None, object)
+"""To compare with: `reasons == NO_REASON`."""
 
 
 @dataclass

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError, did_you_mean
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, reading
-from curate.core.nouns.masks import ALIVE
+from curate.core.nouns.masks import ALIVE, NO_ITEMS, NO_REASON, Reasons
 from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool, read_shards
 from curate.core.recipe import registry
 from curate.core.rows import IMAGE_COLUMNS, POOL_COLUMNS, ColumnsRef, KnownShards, Rows, mask_files, numbers, read_fates
@@ -89,9 +90,14 @@ class LiveRows:
 
     def table(self, shard: Shard, columns: Sequence[str]) -> pa.Table:
         """Columns of the live rows of a shard; null where a stage has no result."""
-        made, rejects, held = self._read(shard, columns)
-        alive = self._alive(shard, rejects, held)
+        made, alive, _ = self.judged(shard, columns)
         return made if alive.all() else made.filter(pa.array(alive))
+
+    def judged(self, shard: Shard, columns: Sequence[str]) -> tuple[pa.Table, NDArray[np.bool_], Reasons]:
+        """Columns of all n rows of a shard, which of them (n,) are alive, and why this stage rejected those (n,) that
+        reached it; null for all others."""
+        made, rejects, held = self._read(shard, columns)
+        return made, *self._fate(shard, rejects, held)
 
     def whole(self, shard: Shard, columns: Sequence[str]) -> pa.Table:
         """Columns of all rows of a shard, alive or not."""
@@ -117,47 +123,69 @@ class LiveRows:
     def _facts(self, name: str, shard: Shard, columns: Sequence[str] = ()) -> pa.Table | None:
         """Rows, status and columns of a Map for a shard; None if it has no table."""
         number = numbers(self.storage.url, self.bases[name]).get(shard.id, 0)
-        names = [facts.ROW, facts.STATUS_COLUMN, *columns]
+        names = [facts.ROW, facts.STATUS_COLUMN, facts.REASON, *columns]
         return facts.read(self.storage, self.outputs[name]["path"], shard.id, number, names) if number else None
 
-    def _alive(self, shard: Shard, rejects: pa.ChunkedArray, held: Mapping[str, pa.Table | None]) -> NDArray[np.bool_]:
-        """Rows (n,) that pass the stage. Masks have the first stage that rejected a row, which may be on a path that
-        joins later; for such a row the later stages of this path decide. `held`: tables of facts that were read."""
-        alive = rejects.is_null().to_numpy().copy()
-        path, last = [self.order[name] for name in self.path], self.order[self.stage]
+    def _fate(
+        self, shard: Shard, rejects: pa.ChunkedArray, held: Mapping[str, pa.Table | None]
+    ) -> tuple[NDArray[np.bool_], Reasons]:
+        """Which rows (n,) pass the stage, and why it rejected others. Masks have the first stage that rejected a row,
+        which may be on a path that joins later; for such a row the later stages of this path decide. `held`: tables of
+        facts that were read."""
+        alive, why = rejects.is_null().to_numpy().copy(), np.full(shard.rows, None, object)
+        *before, last = [self.order[name] for name in self.path]
         chosen = [self.order[name] for name in self.path if self.bases[name].startswith("selections/")]
         passed = np.full(shard.rows, max(chosen, default=0))  # the stages of the path before this one
         for base, manifest in self._masks:
             file = mask_files(self.storage.url, base).get(shard.id)
             points = manifest.extra["points"] if manifest is not None and file is not None else []
             for point, fate in read_fates(self.storage, file or "", points, self.order).items() if points else ():
-                alive &= ~np.isin(fate.stage, path)
+                alive &= ~np.isin(fate.stage, before)
+                here = fate.stage == last
+                why[here] = fate.reason[here]
                 if any(self.stage in self.run.upstream(name) for name in point.split("+")):
                     passed = np.maximum(passed, np.where(fate.stage == ALIVE, last + 1, fate.stage))
         for name in self.path:
+            if name == self.stage:
+                reached, alive = alive.copy(), alive & (why == NO_REASON)
             rows = np.flatnonzero(alive & (passed <= self.order[name]))
-            alive[rows] = self._passing(name, shard, rows, held) if len(rows) else False
-        return alive
+            found = self._rejected(name, shard, rows, held) if len(rows) else np.empty(0, object)
+            alive[rows] = found == NO_REASON
+            if name == self.stage:
+                why[rows] = found
+                why[~reached] = None
+        if self.stage == self.pool:
+            why = rejects.to_numpy(zero_copy_only=False).astype(object)
+        return alive, why
 
-    def _passing(
+    def _rejected(
         self, name: str, shard: Shard, rows: NDArray[np.int64], held: Mapping[str, pa.Table | None]
-    ) -> NDArray[np.bool_]:
-        """Which rows (ascending) pass one stage."""
+    ) -> Reasons:
+        """Why one stage rejects each of these rows (ascending); null for those that pass."""
         base, about = self.bases[name], self.run.record["stages"][name]
         if base.startswith("selections/"):
-            found: NDArray[np.bool_] = Rows(self.storage, selection=base, selected_by=name).alive(shard)[rows]
-            return found
+            chosen = Rows(self.storage, selection=base, selected_by=name)
+            lines = chosen.lines(shard, ["row", "reject"])
+            why = chosen.fate(shard).reason
+            listed, first = np.unique(lines.column("row").to_numpy(), return_index=True)
+            given = lines.column("reject").to_numpy(zero_copy_only=False)[first]
+            why[listed] = np.where((why[listed] == NO_REASON) | (given == NO_REASON), why[listed], given)
+            return why[rows]
         if base.startswith("masks/"):
             judge: Any = registry.resolve(about["op"])(**about["parameters"])
             reasons = pa.array(judge.keep(self.rows.table(shard, judge.reads()).take(pa.array(rows)))).to_pylist()
-            if judge.places() is None:
-                return np.array([reason is None for reason in reasons])
-            return np.array([None in (items or ()) for items in reasons])  # a row without items left is rejected
+            if judge.places() is not None:  # a row without items left is rejected
+                reasons = [None if None in (items or ()) else NO_ITEMS for items in reasons]
+            return np.array([*reasons, None], object)[:-1]
         recipe = (self.run.record.get("recipe") or {}).get("stages") or {}  # of records from before the stage had it
         keeps = about.get("keep_null", recipe.get(name, {}).get("keep_null"))
         table = None
         if base.startswith("facts/") and not keeps:
             table = held[name] if name in held else self._facts(name, shard)
         if table is None:
-            return np.ones(len(rows), dtype=bool)
-        return np.isin(rows, table[facts.ROW].to_numpy()[table[facts.STATUS_COLUMN].to_numpy() == facts.DONE])
+            return np.full(len(rows), None, object)
+        why = np.full(shard.rows, "not_computed", object)
+        done = table[facts.STATUS_COLUMN].to_numpy() == facts.DONE
+        given = pc.fill_null(table[facts.REASON], "error").to_numpy(zero_copy_only=False)
+        why[table[facts.ROW].to_numpy()] = np.where(done, None, given)
+        return why[rows]

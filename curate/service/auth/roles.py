@@ -47,6 +47,8 @@ class Principal:
     """Workspace -> role there."""
     token_role: Role = Role.VIEWER
     """The most that the token may do."""
+    pixels: frozenset[int] = frozenset()
+    """Workspaces whose images and videos they see although they are viewers there."""
     request_id: str = ""
     session: str = ""
     """Digest of the browser session; "" for a bearer token."""
@@ -71,6 +73,11 @@ class Principal:
         """Raises ForbiddenProblem without the role in the whole service."""
         if self.everywhere is None or not self.everywhere.covers(needed):
             raise ForbiddenProblem(f"this needs the role {needed} in the whole service; ask an admin")
+
+    def sees_pixels(self, workspace: int) -> bool:
+        """Whether they see images and videos of the workspace: operators do, viewers by a grant."""
+        role = self.role(workspace)
+        return role is not None and (role.covers(Role.OPERATOR) or workspace in self.pixels)
 
     @property
     def most(self) -> Role:

@@ -1,19 +1,18 @@
-"""Datasets, artifacts, lineage and samples: what runs made."""
+"""Datasets, artifacts and lineage: what runs made."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Query
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-from curate.api import plain
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import IndexedDataset, IndexedRun, Tag, WorkspaceRow
 from curate.service.places.workspaces import opened, place_of, workspace_row
-from curate.service.problems import ConflictProblem, InvalidProblem, NotFoundProblem
+from curate.service.problems import InvalidProblem, NotFoundProblem
 from curate.service.rest.paging import decode, page_of, paged
 from curate.service.rest.routing import (
     SEEN,
@@ -23,12 +22,11 @@ from curate.service.rest.routing import (
     Router,
     Served,
     Who,
-    Workspace,
     after,
     etagged,
     problems,
 )
-from curate.service.runs.finding import found, visible
+from curate.service.runs.finding import visible
 from curate.service.service import Service
 from curate.service.shapes import Page, Shape, Time
 
@@ -39,11 +37,7 @@ DatasetName = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$",
 Fingerprint = Annotated[str, Path(pattern=r"^[0-9a-f]{1,64}$")]
 """No tag or word that follows a dataset's name looks like one."""
 Hops = Annotated[int, Query(ge=0, le=LINEAGE_HOPS)]
-RunName = Annotated[str, Path(max_length=64)]
-SampleKey = Annotated[str, Path(min_length=1, max_length=200)]
-SampleName = Annotated[str, Query(alias="url", min_length=1, max_length=4000, description="URL or source id.")]
 FOUND = problems(403, 404, 422)
-SAMPLE = problems(403, 404, 409, 422)
 
 
 class DatasetShape(Shape):
@@ -88,20 +82,6 @@ class ArtifactShape(Shape):
     kind: str
     run: str
     pins: list[str]
-
-
-class SampleFact(Shape):
-    """What one stage says about a sample."""
-
-    stage: str
-    op: str
-    facts: dict[str, Any]
-
-
-class SampleShape(Shape):
-    key: str
-    run: str
-    facts: list[SampleFact]
 
 
 @router.get("/workspaces/{workspace}/datasets", responses=FOUND)
@@ -195,33 +175,6 @@ def get_lineage(
         raise NotFoundProblem(str(error)) from None
 
 
-@router.get("/runs/{run}/samples", responses=SAMPLE)
-def get_sample_by_url(
-    service: Served, who: Who, run: RunName, url: SampleName, workspace: Workspace = None
-) -> SampleShape:
-    return get_sample(service, who, run, url, workspace)
-
-
-@router.get("/runs/{run}/samples/{key}", responses=SAMPLE)
-def get_sample(service: Served, who: Who, run: RunName, key: SampleKey, workspace: Workspace = None) -> SampleShape:
-    """What every stage says about a sample. `key` may be the start of one."""
-    with service.database.read() as session:
-        one = found(session, who, run, workspace, Role.VIEWER)
-    if not one.begun:
-        raise ConflictProblem(f"run {run}: is {one.state}, not started; its samples are known once stages are done")
-
-    def make() -> SampleShape:
-        known = one.workspace.run(one.attempt_id).sample(key, too_many)
-        facts = [SampleFact(stage=stage, op=op, facts=plain(about)) for stage, op, about in known.lines()]
-        return SampleShape(key=known.key, run=one.id, facts=facts)
-
-    kept = ("sample", one.place.id, one.attempt_id, key)
-    try:
-        return service.kept.get(kept, make, f"sample {key!r}", seconds=30.0)
-    except InputError as error:
-        raise NotFoundProblem(str(error)) from None
-
-
 # --- rows and shapes --------------------------------------------------------------------------------------------------
 
 
@@ -276,8 +229,3 @@ def _artifacts(place: WorkspaceRow) -> list[ArtifactShape]:
         for one in workspace.artifacts()
     ]
     return sorted(made, key=lambda one: one.base)
-
-
-def too_many(text: str) -> None:
-    """`explain` is about to read the tables of a large pool."""
-    raise InvalidProblem(f"{text} takes too long here; give the key, or use `curate explain` on a machine")

@@ -3,6 +3,7 @@
 kit, forms    templates, what every page gets, and what a form leads to
 dag, graph    places the stages of a run, and says what their SVG shows
 runs, new, …  routes of the pages, which only call actions
+data          pages that explain data
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from curate.service.pages import datasets, login, new, people, places, runs
+from curate.service.pages.data import samples
 from curate.service.pages.kit import error_page
 
 __all__ = ["error_page", "router"]
 
 router = APIRouter(include_in_schema=False)
-for _part in (login, runs, new, datasets, places, people):
+for _part in (login, samples, runs, new, datasets, places, people):
     router.include_router(_part.router)

@@ -8,10 +8,10 @@ from fastapi import Query
 
 from curate.core.errors import InputError
 from curate.service.auth.roles import Role
-from curate.service.datasets.datasets import SAMPLE, RunName, too_many
 from curate.service.problems import ConflictProblem, InvalidProblem
 from curate.service.rest.routing import Limit, Router, Served, Who, Workspace
 from curate.service.runs.finding import found
+from curate.service.samples.looking import SAMPLE, RunName, too_many
 from curate.service.shapes import Shape
 
 router = Router(tags=["data"])

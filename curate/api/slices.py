@@ -1,0 +1,122 @@
+"""Slices: rows of a run that a stage passes on or rejects, page by page under a time limit."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from curate.api.tables import Reads
+from curate.core.errors import InputError
+from curate.core.hashing import digest
+from curate.core.nouns.masks import NO_REASON
+from curate.engine.record.runs import RunRecord
+
+FIXED = pa.schema(
+    [
+        pa.field("key", pa.string()),
+        pa.field("shard", pa.string(), metadata={"of": "id"}),
+        pa.field("row", pa.int64(), metadata={"of": "place in the shard"}),
+        pa.field("media", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("url", pa.string()),
+        pa.field("reason", pa.string(), metadata={"of": "null if the stage passes the row on"}),
+    ]
+)
+"""Columns of every slice; those that were asked for follow."""
+MOST_ROWS = 1000
+
+
+class Region(Protocol):
+    """Part of a map. Its repr is part of cursors."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Columns that it reads."""
+        ...
+
+    def holds(self, table: pa.Table) -> NDArray[np.bool_]:
+        """Which rows (n,) of a table with its columns are inside."""
+        ...
+
+
+@dataclass(frozen=True)
+class Slice:
+    stage: str
+    rejected: str | None = None
+    """None: rows alive at the stage; "": rows that it rejected; otherwise those that it rejected for this reason."""
+    where: str | None = None
+    """An expression over columns, as in `filter.where`."""
+    within: Region | None = None
+
+
+@dataclass(frozen=True)
+class SlicePage:
+    table: pa.Table
+    """Columns of FIXED, then those that were asked for."""
+    searched: int
+    """Shards read so far, from the first, over all pages."""
+    shards: int
+    next: str
+    """The cursor that continues; "" after the last row. The page may be short, or empty, because time was up."""
+
+
+class SliceReader:
+    """Raises InputError for an unknown stage, column or expression."""
+
+    def __init__(self, run: RunRecord, which: Slice, columns: Sequence[str] = ()) -> None:
+        self.which = which
+        self.columns = [name for name in dict.fromkeys(columns) if name not in FIXED.names]
+        about = run.record["stages"].get(which.stage)
+        media = ["media"] if about and run.record["stages"][run.pool_of(which.stage)].get("media") else []
+        self.reads = Reads(run, which.stage, ["key", *media, "name", "url", *self.columns], which.where)
+        rows = self.reads.rows
+        inside = which.within.columns if which.within is not None else ()
+        self._read = list(dict.fromkeys([*self.reads.columns, *self.reads.judged, *inside]))
+        own = [self.reads.schema.field(name) for name in self.columns]
+        self.schema = pa.schema([*FIXED, *own])
+        bases = {name: rows.bases[name] for name in {rows.places[name][0] for name in self._read}.union(rows.path)}
+        self.mark = digest([run.run_id, repr(which), self.columns, bases])[:12]
+
+    def shard(self, place: int) -> pa.Table:
+        """The slice of one shard."""
+        shard = self.reads.rows.shards[place]
+        table, alive, why = self.reads.rows.judged(shard, self._read)
+        wanted = alive if self.which.rejected is None else why != NO_REASON
+        if self.which.rejected:
+            wanted = why == self.which.rejected
+        rows = np.flatnonzero(wanted)
+        table = table.take(pa.array(rows))
+        table = table.append_column("\0row", pa.array(rows, pa.int64()))
+        table = table.append_column("\0why", pa.array(why[rows], pa.string()))
+        table = self.reads.matching(table)
+        if self.which.within is not None:
+            table = table.filter(pa.array(self.which.within.holds(table)))
+        shown = self.reads.shown(table)
+        made = {"shard": pa.array([shard.id] * len(table)), "row": table["\0row"], "reason": table["\0why"]}
+        made |= {name: shown[name] for name in shown.column_names}
+        none = pa.nulls(len(table), pa.string())
+        return pa.table([made.get(name, none) for name in self.schema.names], schema=self.schema)
+
+    def page(self, cursor: str, limit: int, seconds: float) -> SlicePage:
+        """Up to `limit` rows after a cursor. At least one shard is read, and none is begun after `seconds`."""
+        if type(limit) is not int or not 1 <= limit <= MOST_ROWS:
+            raise InputError(f"limit: {limit}: expected 1 to {MOST_ROWS} rows")
+        count, until = len(self.reads.rows.shards), time.monotonic() + seconds
+        at, skip = self.reads.after(cursor, self.mark, range(count))
+        tables, left, searched = [self.schema.empty_table()], limit, at
+        while at < count and left and (searched == at or time.monotonic() < until):
+            table = self.shard(at)
+            searched = at + 1
+            part = table.slice(skip, left)
+            tables.append(part)
+            left -= len(part)
+            at, skip = (at + 1, 0) if skip + len(part) >= len(table) else (at, skip + len(part))
+            if time.monotonic() >= until:
+                break
+        return SlicePage(pa.concat_tables(tables), searched, count, f"{self.mark}:{at}:{skip}" if at < count else "")

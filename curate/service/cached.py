@@ -1,0 +1,58 @@
+"""Files that can be made again, in a folder of bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+
+class Cached:
+    """Thread-safe; several processes may share the folder. Without one, it is a temporary one of this process."""
+
+    def __init__(self, folder: str, most_bytes: int) -> None:
+        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="curate-thumbnails-")
+        self._folder, self._most = Path(self._temporary.name if self._temporary else folder), most_bytes
+        self._lock = threading.Lock()
+        self._bytes: int | None = None
+
+    def get(self, name: str) -> bytes | None:
+        try:
+            return self._place(name).read_bytes()
+        except OSError:
+            return None
+
+    def put(self, name: str, data: bytes) -> None:
+        """Does nothing if the disk is full or read-only: the file is made again."""
+        place = self._place(name)
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            handle, aside = tempfile.mkstemp(dir=place.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+            os.replace(aside, place)
+            self._count(len(data))
+
+    def close(self) -> None:
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    def _place(self, name: str) -> Path:
+        return self._folder / name[:2] / name
+
+    def _count(self, more: int) -> None:
+        """Remove the oldest files once there are too many bytes."""
+        with self._lock:
+            if self._bytes is not None and self._bytes + more <= self._most:
+                self._bytes += more
+                return
+            files = [(path, path.stat()) for path in self._folder.glob("*/*")]
+            files.sort(key=lambda one: one[1].st_mtime)
+            self._bytes = sum(about.st_size for _, about in files)
+            for path, about in files:
+                if self._bytes <= 0.8 * self._most:
+                    break
+                path.unlink(missing_ok=True)
+                self._bytes -= about.st_size

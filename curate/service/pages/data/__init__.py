@@ -1,0 +1,1 @@
+"""Pages that explain data: samples of runs, where they came from, and why others are missing."""

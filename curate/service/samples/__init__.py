@@ -1,0 +1,1 @@
+"""Samples of runs: slices of them, one of them as a story, their thumbnails."""
