@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
 from curate.api.pixels import SampleFile
+from curate.api.related import children_of, copies_in, rows_of
 from curate.api.slices import Slice, SlicePage, SliceReader
 from curate.api.stages import hashtag_map
 from curate.core.errors import RESUMES, CeilingError, CurateError, DrainedError, InputError
@@ -234,6 +235,19 @@ class Run:
         """Up to `limit` rows that a stage passes on or rejects, in the pool's order, after `next` of another page.
         It ends early after about `seconds`. Raises InputError."""
         return SliceReader(self.record, which, columns).page(cursor, limit, seconds)
+
+    def rows_of(self, keys: Sequence[str]) -> SlicePage:
+        """The rows with these keys, in this order, without those that the run does not have; meant for hundreds."""
+        return rows_of(self.record, keys)
+
+    def children_of(self, shard: str, key: str) -> SlicePage:
+        """The first samples that were made out of one in this shard."""
+        return children_of(self.record, shard, key)
+
+    def copies_in(self, key: str, limit: int = 12, seconds: float = 1.0) -> list[tuple[Slice, SlicePage]]:
+        """For each stage that finds duplicates: the slice of the copies of a sample, and its first page, from what
+        can be read in about `seconds`."""
+        return list(copies_in(self.record, key, limit, seconds))
 
     def file(self, shard: str, row: int) -> SampleFile:
         """A sample by its place, with its bytes and thumbnails. Raises InputError."""

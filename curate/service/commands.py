@@ -133,6 +133,7 @@ def user(
     name: Name,
     role: Annotated[Role | None, typer.Option(help="Role to give.")] = None,
     workspace: Annotated[str | None, typer.Option(help="Where the role holds (default: the whole service).")] = None,
+    see_pixels: Annotated[bool, typer.Option(help="Let a viewer see images and videos.")] = False,
     disable: Annotated[
         bool | None,
         typer.Option("--disable/--enable", help="Revoke all tokens and reject logins, or allow logins again."),
@@ -146,7 +147,8 @@ def user(
         if shape is None and disable is None:
             shape = users.add_user(service, SERVICE, _order(NewUser, name=name))
         if role is not None:
-            shape = users.set_grant(service, SERVICE, name, _order(NewGrant, role=role, workspace=workspace))
+            order = _order(NewGrant, role=role, workspace=workspace, see_pixels=see_pixels)
+            shape = users.set_grant(service, SERVICE, name, order)
         if disable is not None:
             shape = users.change_user(service, SERVICE, name, ChangedUser(disabled=disable))
     assert shape is not None

@@ -47,8 +47,8 @@ class Principal:
     """Workspace -> role there."""
     token_role: Role = Role.VIEWER
     """The most that the token may do."""
-    pixels: frozenset[int] = frozenset()
-    """Workspaces whose images and videos they see although they are viewers there."""
+    pixels: frozenset[int | None] = frozenset()
+    """Workspaces whose images and videos they see although they are viewers there. None: all that they may see."""
     request_id: str = ""
     session: str = ""
     """Digest of the browser session; "" for a bearer token."""
@@ -77,7 +77,7 @@ class Principal:
     def sees_pixels(self, workspace: int) -> bool:
         """Whether they see images and videos of the workspace: operators do, viewers by a grant."""
         role = self.role(workspace)
-        return role is not None and (role.covers(Role.OPERATOR) or workspace in self.pixels)
+        return role is not None and (role.covers(Role.OPERATOR) or not self.pixels.isdisjoint((workspace, None)))
 
     @property
     def most(self) -> Role:

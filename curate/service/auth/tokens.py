@@ -36,6 +36,7 @@ _QUERY = (
     select(
         Token.id, Token.digest, Token.role, Token.expires, Token.revoked, Token.used, Token.user_id, User.name,
         User.disabled, Grant.workspace_id, Grant.role.label("granted"),
+        Grant.see_pixels,
     )
     .join(User, User.id == Token.user_id)
     .outerjoin(Grant, Grant.user_id == User.id)
@@ -53,6 +54,8 @@ class Bearer:
     user_id: int
     user: str
     grants: tuple[tuple[int | None, Role], ...]
+    pixels: frozenset[int | None] = frozenset()
+    """Where they see images as viewers."""
     expires: float | None = None
     used: float | None = None
 
@@ -65,6 +68,7 @@ class Bearer:
             everywhere=roles.pop(None, None),
             roles={workspace: role for workspace, role in roles.items() if workspace is not None},
             token_role=self.role,
+            pixels=self.pixels,
             request_id=request_id,
             session=session,
         )
@@ -116,7 +120,8 @@ def _bearer(rows: Sequence[Row[*tuple[Any, ...]]], now: float) -> Bearer:
     if one.revoked is not None or one.disabled is not None or (one.expires is not None and one.expires <= now):
         raise not_logged_in()
     grants = tuple((row.workspace_id, Role(row.granted)) for row in rows if row.granted is not None)
-    return Bearer(one.id, Role(one.role), one.user_id, one.name, grants, one.expires, one.used)
+    pixels = frozenset(row.workspace_id for row in rows if row.see_pixels)
+    return Bearer(one.id, Role(one.role), one.user_id, one.name, grants, pixels, one.expires, one.used)
 
 
 def _rows(session: Reading, token_id: str) -> Sequence[Row[*tuple[Any, ...]]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, text
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, Text, UniqueConstraint, false, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, MappedAsDataclass, mapped_column
 
 from curate.service.states import State
@@ -70,6 +70,8 @@ class Grant(Base, kw_only=True):
     workspace_id: Mapped[int | None] = mapped_column(ForeignKey("workspaces.id", ondelete="CASCADE"), default=None)
     role: Mapped[str] = mapped_column(String(16))
     """viewer, operator or admin."""
+    see_pixels: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether a viewer sees images and videos; operators and admins do."""
 
 
 class Token(Base, kw_only=True):

@@ -83,7 +83,10 @@ def revoke(visit: Visiting, name: str, token_id: str) -> None:
 
 @router.form("/people/{name}/grants", "/people/{name}", _one)
 def grant(visit: Visiting, form: Form, name: str) -> None:
-    users.set_grant(*visit.args, name, made(NewGrant, workspace=_where(form), role=words(form, "role")))
+    sees = words(form, "see_pixels") == "yes"
+    users.set_grant(
+        *visit.args, name, made(NewGrant, workspace=_where(form), role=words(form, "role"), see_pixels=sees)
+    )
 
 
 @router.form("/people/{name}/grants/remove", "/people/{name}", _one, "removed")

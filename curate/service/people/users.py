@@ -31,6 +31,8 @@ class GrantShape(Shape):
     workspace: str | None
     """None: the whole service."""
     role: Role
+    see_pixels: bool = False
+    """Whether they see images and videos there."""
 
 
 class Me(Shape):
@@ -59,6 +61,8 @@ class ChangedUser(Order):
 class NewGrant(Order):
     workspace: Name | None = None
     role: Role = Field(strict=False)
+    see_pixels: bool = False
+    """Lets a viewer see images and videos. Operators and admins do in any case."""
 
 
 @router.get("/me")
@@ -67,9 +71,12 @@ def get_me(service: Served, who: Who) -> Me:
     with service.database.read() as session:
         names = workspace_names(session)
         token = session.get(Token, who.token_id)
-    grants = [GrantShape(workspace=names[place], role=role) for place, role in who.roles.items() if place in names]
-    if who.everywhere is not None:
-        grants.insert(0, GrantShape(workspace=None, role=who.everywhere))
+    held: dict[int | None, Role] = {} if who.everywhere is None else {None: who.everywhere}
+    grants = [
+        _given(None if place is None else names[place], role, place in who.pixels)
+        for place, role in (held | dict(who.roles)).items()
+        if place is None or place in names
+    ]
     expires = token.expires if token else None
     return Me.model_validate({"user": who.user, "token": who.token_id, "expires": expires, "grants": grants})
 
@@ -124,16 +131,18 @@ def change_user(service: Served, who: Who, name: UserName, order: ChangedUser) -
 def set_grant(service: Served, who: Who, name: UserName, order: NewGrant) -> UserShape:
     """Give a role in a workspace, or in the whole service. It replaces the user's earlier role there."""
     about = {"workspace": order.workspace or "", "target": name, "role": order.role.value}
-    with audited(service, who, "grant.set", alone=PEOPLE, **about) as session:
+    with audited(service, who, "grant.set", alone=PEOPLE, see_pixels=order.see_pixels, **about) as session:
         place = _place(session, who, order.workspace)
         row = user_row(session, name)
         grant = _grant(session, row, place)
         if grant is None:
-            session.add(Grant(user_id=row.id, workspace_id=place, role=order.role.value))
+            grant = Grant(user_id=row.id, workspace_id=place, role=order.role.value)
+            session.add(grant)
         else:
             if place is None and order.role is not Role.ADMIN:
                 _check_last_admin(session, row)
             grant.role = order.role.value
+        grant.see_pixels = order.see_pixels
         session.flush()
         return _shape(session, who, row)
 
@@ -199,8 +208,12 @@ def _grants(session: Session, who: Principal, user_id: int | None = None) -> dic
     found: dict[int, list[GrantShape]] = {}
     for grant, name in session.execute(query.order_by(Grant.workspace_id)):
         if _knows(who, grant):
-            found.setdefault(grant.user_id, []).append(GrantShape(workspace=name, role=Role(grant.role)))
+            found.setdefault(grant.user_id, []).append(_given(name, Role(grant.role), grant.see_pixels))
     return found
+
+
+def _given(workspace: str | None, role: Role, see_pixels: bool) -> GrantShape:
+    return GrantShape(workspace=workspace, role=role, see_pixels=see_pixels or role.covers(Role.OPERATOR))
 
 
 def _shape(session: Session, who: Principal, row: User) -> UserShape:

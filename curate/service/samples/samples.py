@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Path, Query
 
-from curate.api import plain
+from curate.api import Slice, SlicePage, plain
 from curate.core.errors import InputError
+from curate.service.auth.roles import Principal
 from curate.service.problems import NotFoundProblem
 from curate.service.rest.routing import Router, Served, Who, Workspace
 from curate.service.samples.looking import SAMPLE, RunName, looked, too_many
+from curate.service.service import Service
 from curate.service.shapes import Shape
 
 router = Router(tags=["data"])
@@ -18,18 +21,35 @@ SampleKey = Annotated[str, Path(min_length=1, max_length=200)]
 SampleName = Annotated[str, Query(alias="url", min_length=1, max_length=4000, description="URL or source id.")]
 
 
-class SampleFact(Shape):
+class StageStory(Shape):
     """What one stage says about a sample."""
 
     stage: str
     op: str
+    noun: str
+    """pools, facts, masks, selections, datasets or artifacts."""
+    status: str
+    """done, rejected, unusable, error, or not reached."""
+    reason: str | None
+    """Why it is not done."""
     facts: dict[str, Any]
 
 
 class SampleShape(Shape):
-    key: str
+    """A sample's way through a run: `stages` in the order of the DAG, from its pool on."""
+
     run: str
-    facts: list[SampleFact]
+    key: str
+    shard: str
+    row: int
+    name: str | None
+    url: str | None
+    media: str
+    stages: list[StageStory]
+    parent: str | None
+    """Key of the sample that it was made out of; see there for what came before."""
+    keepers: list[str]
+    """Keys of the samples of which it is a copy."""
 
 
 @router.get("/runs/{run}/samples", responses=SAMPLE)
@@ -47,11 +67,47 @@ def get_sample(service: Served, who: Who, run: RunName, key: SampleKey, workspac
 
     def make() -> SampleShape:
         known = seen.run.sample(key, too_many)
-        facts = [SampleFact(stage=stage, op=op, facts=plain(about)) for stage, op, about in known.lines()]
-        return SampleShape(key=known.key, run=one.id, facts=facts)
+        stages = [StageStory.model_validate(vars(told) | {"facts": plain(told.facts)}) for told in known.stages]
+        about = {name: stages[0].facts.get(name) for name in ("shard", "row", "name", "url")}
+        keepers = [
+            told.facts[name]
+            for told in known.stages
+            for name in told.facts
+            if told.op == "duplicates.members" and name.endswith("_of") and told.facts[name] not in (None, known.key)
+        ]
+        return SampleShape.model_validate(
+            about | {
+                "run": one.id, "key": known.key, "media": known.stages[0].facts.get("media") or "image",
+                "stages": stages, "parent": known.parent and known.parent.key, "keepers": keepers,
+            }
+        )  # fmt: skip
 
     kept = ("sample", one.place.id, one.attempt_id, key)
     try:
         return service.kept.get(kept, make, f"sample {key!r}", seconds=30.0)
     except InputError as error:
         raise NotFoundProblem(str(error)) from None
+
+
+@dataclass(frozen=True)
+class Related:
+    """Samples beside one. `copies`: each slice of a stage's copies, and its first page."""
+
+    parent: SlicePage
+    keepers: SlicePage
+    children: SlicePage
+    copies: list[tuple[Slice, SlicePage]]
+
+
+def related(service: Service, who: Principal, sample: SampleShape, workspace: str | None) -> Related:
+    """For its page."""
+    seen = looked(service, who, sample.run, workspace)
+
+    def make() -> Related:
+        run = seen.run
+        parent = run.rows_of([sample.parent] if sample.parent else [])
+        children = run.children_of(sample.shard, sample.key)
+        return Related(parent, run.rows_of(sample.keepers), children, run.copies_in(sample.key))
+
+    kept = ("related", seen.one.place.id, seen.one.attempt_id, sample.key)
+    return service.kept.get(kept, make, f"samples beside {sample.key}", seconds=30.0)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from curate.api import SampleFile
-from curate.core.errors import InputError
+from curate.core.errors import InputError, Reject
 from curate.core.hashing import digest
+from curate.core.reader import Reader
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem, NotFoundProblem
 from curate.service.samples.looking import check_pixels, looked
+from curate.service.samples.samples import get_sample
 from curate.service.service import Service
 
 SIDES = (160, 320, 960)
@@ -18,6 +21,9 @@ FRAMES = 6
 """Of a video, in a film."""
 VERSION = 1
 """Increased when the same bytes make another thumbnail."""
+
+
+_UNSAFE = re.compile(r"[^a-z0-9]")
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,17 @@ def get_thumbnail(
         service.thumbnails.put(tag, made.data)
         data = made.data
     return Small(tag, data)
+
+
+def get_file(service: Service, who: Principal, run: str, key: str, workspace: str | None) -> tuple[str, Reader]:
+    """(a name without anything that headers or file systems mind, bytes). Raises ForbiddenProblem, NotFoundProblem."""
+    check_pixels(looked(service, who, run, workspace))
+    sample = get_sample(service, who, run, key, workspace)
+    file = _file(service, who, run, sample.shard, sample.row, workspace)
+    data = file.read()
+    if isinstance(data, Reject):
+        raise NotFoundProblem(f"{sample.key}: {data.reason}: {data.detail}")
+    return f"{sample.key}.{_UNSAFE.sub('', file.about['ext'] or '') or 'bin'}", data
 
 
 def _file(service: Service, who: Principal, run: str, shard: str, row: int, workspace: str | None) -> SampleFile:

@@ -1,25 +1,27 @@
-"""/runs/{id}/samples: a grid of a run's samples, and what each of them went through."""
+"""/runs/{id}/samples: a grid of a run's samples, with their thumbnails and files."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from fastapi import Response
+from fastapi.responses import StreamingResponse
 from markupsafe import escape
 
 from curate.service.pages.data.tabs import of_run, run_values
 from curate.service.pages.data.tiles import tiles
 from curate.service.pages.forms import Pages
-from curate.service.pages.kit import Visit, Visiting, link, page
+from curate.service.pages.kit import Visit, Visiting, link, page, part
 from curate.service.problems import InvalidProblem, NotFoundProblem
 from curate.service.samples.looking import Looked
-from curate.service.samples.samples import get_sample
 from curate.service.samples.slices import ALL, listed, read, slice_of
-from curate.service.samples.thumbnails import get_thumbnail
+from curate.service.samples.thumbnails import get_file, get_thumbnail
 
 router = Pages()
 PARAMETERS = ("stage", "rejected", "where", "columns")
 LIMIT = 60
+FEW, MOST_REASONS = 12, 20
+"""Images of a reason among the rejects, and most reasons."""
 KEEP = "private, max-age=600"
 """Browsers keep thumbnails for some minutes; a takedown removes them."""
 
@@ -41,7 +43,7 @@ def samples(visit: Visiting, run_id: str) -> Response:
         values |= _grid(visit, run_id, query)
         problem = None
     except InvalidProblem as found:
-        values |= {"found": None, "tiles": [], "next": "", "first": "", "columns": []}
+        values |= {"found": None, "tiles": [], "next": "", "first": "", "columns": [], "blurred": False}
         problem = found
     return page(visit, "samples", problem=problem, title="Samples", **run_values(visit, seen, "/samples"), **values)
 
@@ -51,11 +53,12 @@ def _grid(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
     which = slice_of(query["stage"], query["rejected"], query["where"])
     names = listed(query["columns"])
     seen, found = read(*visit.args, run_id, which, names, cursor, LIMIT, workspace)
-    path, own = f"{visit.request.url.path}", query | {"workspace": workspace}
+    path, own = visit.request.url.path, query | {"workspace": workspace, "blur": visit.query("blur")}
     return {
         "found": found, "tiles": tiles(visit, seen, found, names[0] if names else ""), "columns": names,
         "next": link(path, **own, cursor=found.next) if found.next else "",
-        "first": link(path, **own) if cursor else "", "total": _total(seen, query), "role": seen.role,
+        "first": link(path, **own) if cursor else "", "total": _total(seen, query),
+        "blurred": bool(query["rejected"]) and _blurred(visit),
     }  # fmt: skip
 
 
@@ -76,11 +79,30 @@ def _reasons(seen: Looked, stage: str) -> list[tuple[str, str]]:
     return [("", "passed on"), *every, *((one, f"{one.replace('_', ' ')} ({rows:,})") for one, rows in lost.items())]
 
 
-@router.get("/runs/{run_id}/samples/{key}")
-def sample(visit: Visiting, run_id: str, key: str) -> Response:
-    seen = of_run(visit, run_id)
-    found = get_sample(*visit.args, run_id, key, visit.query("workspace") or None)
-    return page(visit, "sample", title=found.key[:12], sample=found, **run_values(visit, seen, "/samples"))
+@router.get("/runs/{run_id}/rejects")
+def rejects(visit: Visiting, run_id: str) -> Response:
+    """Each stage that rejected rows, with the first ones of each reason."""
+    seen, workspace = of_run(visit, run_id), visit.query("workspace") or None
+    lost = {name: seen.made.rejected(name) for name in seen.made.with_rows}
+    lost = {name: reasons for name, reasons in lost.items() if reasons}
+    chosen = visit.query("stage") if visit.query("stage") in lost else next(iter(lost), "")
+    groups, path = [], f"/runs/{part(run_id)}/samples"
+    for reason, rows in list(lost.get(chosen, {}).items())[:MOST_REASONS]:
+        _, found = read(*visit.args, run_id, slice_of(chosen, reason, None), (), None, FEW, workspace)
+        every = link(path, stage=chosen, rejected=reason, workspace=workspace)
+        groups.append((reason.replace("_", " "), rows, tiles(visit, seen, found), every))
+    stages = [(name, f"{name} ({sum(reasons.values()):,})") for name, reasons in lost.items()]
+    return page(
+        visit, "rejects", title="Rejects", stages=stages, chosen=chosen, groups=groups,
+        more=max(0, len(lost.get(chosen, {})) - MOST_REASONS), blurred=_blurred(visit),
+        total=sum(lost.get(chosen, {}).values()), every=link(path, stage=chosen, rejected=ALL, workspace=workspace),
+        **run_values(visit, seen, "/rejects"),
+    )  # fmt: skip
+
+
+def _blurred(visit: Visit) -> bool:
+    """Rejects are blurred unless their reader wants to see them."""
+    return visit.query("blur") != "0"
 
 
 @router.get("/runs/{run_id}/thumbnails/{shard}/{row}")
@@ -94,6 +116,14 @@ def thumbnail(visit: Visiting, run_id: str, shard: str, row: int, side: int = 16
     if visit.request.headers.get("if-none-match") == headers["ETag"]:
         return Response(status_code=304, headers=headers)
     return Response(small.data, 200, headers, "image/webp")
+
+
+@router.get("/runs/{run_id}/files/{key}")
+def file(visit: Visiting, run_id: str, key: str) -> Response:
+    """The original bytes, which browsers save and never show."""
+    name, data = get_file(*visit.args, run_id, key, visit.query("workspace") or None)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"', "Content-Length": str(data.size)}
+    return StreamingResponse(data.blocks(), headers=headers, media_type="application/octet-stream")
 
 
 def _drawing(reason: str) -> str:
