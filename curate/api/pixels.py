@@ -13,13 +13,14 @@ from curate.codec.formats import webp_size
 from curate.codec.members import member_columns, read_members
 from curate.core.errors import CurateError, InputError, Reject
 from curate.core.hashing import digest
+from curate.core.nouns import tombstones
 from curate.core.nouns.pools import Shard, read_pool, read_shards
 from curate.core.reader import Reader
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.record.runs import RunRecord
 from curate.html.thumbnails import MISSING, Thumbnail
 
-COLUMNS = ("key", "source_id", "name", "ext", "format", "sha256")
+COLUMNS = ("key", "source_id", "name", "ext", "sha256", *tombstones.COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class SampleFile:
     def digest(self) -> str:
         """The same for the same bytes."""
         return digest([self.about["sha256"] or [self.shard.id, self.row]])
+
+    def tombstoned(self, known: tombstones.Tombstones) -> bool:
+        """Whether a takedown may have removed its bytes."""
+        return bool(known.mask(pa.Table.from_pylist([self.about]))[0])
 
     def read(self) -> Reader | Reject:
         """Its bytes, or why there are none."""

@@ -29,6 +29,8 @@ class Limits(Section):
 
     requests_per_minute: Count = 1200
     """Requests of one user."""
+    thumbnails_per_minute: Count = 12_000
+    """Thumbnails of one user, which are not counted as requests."""
     requests_at_once: Count = 8
     """Requests of one user that are answered at a time; further ones wait."""
     failures_per_minute: Count = 10

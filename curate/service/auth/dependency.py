@@ -7,6 +7,7 @@ Bearer tokens and browser sessions work on every route; writes by a session need
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +22,7 @@ from curate.service.problems import ForbiddenProblem, NotLoggedInProblem, Proble
 if TYPE_CHECKING:
     from curate.service.service import Service
 
+THUMBNAIL = re.compile("/runs/[^/]+/thumbnails/")
 PUBLIC = frozenset({"/healthz", "/login", "/static/service.css"})
 
 
@@ -33,7 +35,7 @@ async def principal(request: Request) -> Principal:
     service: Service = request.app.state.service
     who, csrf = await run_in_threadpool(_identified, service, request)
     request.state.who = who
-    service.limiter.request(who.user_id)
+    (service.limiter.thumbnail if THUMBNAIL.match(path) else service.limiter.request)(who.user_id)
     if csrf and request.method not in audit.SAFE:
         try:
             await sessions.check_write(service, request, csrf)

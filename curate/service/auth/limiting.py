@@ -37,6 +37,7 @@ FORWARDED_HOPS = 20
 class Limiter:
     def __init__(self, limits: Limits) -> None:
         self._requests = Window(limits.requests_per_minute)
+        self._thumbnails = Window(limits.thumbnails_per_minute)
         self._failures = Window(limits.failures_per_minute)
         self.turns = Turns(limits.requests_at_once)
         self.checks = Turns(1, overall=AT_ONCE, waiting=WAITING_CHECKS, seconds=limits.check_seconds)
@@ -45,6 +46,10 @@ class Limiter:
     def request(self, user_id: int) -> None:
         """Raises TooManyProblem if the user has sent too many in this minute."""
         _check(self._requests.count(str(user_id)), f"{self._requests.most} requests a minute of one user")
+
+    def thumbnail(self, user_id: int) -> None:
+        """Raises TooManyProblem if the user has asked for too many in this minute."""
+        _check(self._thumbnails.count(str(user_id)), f"{self._thumbnails.most} thumbnails a minute of one user")
 
     def failure(self, address: str) -> None:
         """Raises TooManyProblem if the address has failed too often to log in in this minute."""

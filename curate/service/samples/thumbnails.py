@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from curate.api import SampleFile
 from curate.core.errors import InputError, Reject
 from curate.core.hashing import digest
+from curate.core.nouns.tombstones import load
 from curate.core.reader import Reader
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem, NotFoundProblem
@@ -43,12 +44,14 @@ def get_thumbnail(
         raise InvalidProblem(f"side: {side}: expected {', '.join(map(str, SIDES))} pixels")
     file = _file(service, who, run, shard, row, workspace)
     tag = digest([file.digest, side, film, VERSION])[:32]
-    data = service.thumbnails.get(tag)
+    known = service.kept.get(("tombstones", file.storage.url), lambda: load(file.storage), "tombstones", seconds=30.0)
+    data = None if file.tombstoned(known) else service.thumbnails.get(tag)
     if data is None:
         made = file.thumbnail(side, FRAMES if film else 1)
         if made.reason:
             return Small("", b"", made.reason)
-        service.thumbnails.put(tag, made.data)
+        if not file.tombstoned(known):
+            service.thumbnails.put(tag, made.data)
         data = made.data
     return Small(tag, data)
 

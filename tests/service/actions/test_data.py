@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from curate.api import plain
 from curate.core.errors import CurateError
 from curate.service.auth.roles import Principal
-from curate.service.database.models import AuditEntry, IndexedDataset, IndexedRun, Tag, WorkspaceRow
+from curate.service.database.models import AuditEntry, IndexedDataset, Tag, WorkspaceRow
 from curate.service.datasets import datasets as data
 from curate.service.datasets import tags
 from curate.service.datasets.tags import NewTag
@@ -186,7 +187,6 @@ def test_viewers_cannot_tag_and_strangers_see_nothing(service: Service, people: 
         lambda: tags.get_tag_history(service, stranger, "main", "toys", "good"),
         lambda: data.list_artifacts(service, stranger, "main"),
         lambda: data.get_lineage(service, stranger, "main", curated.base),
-        lambda: data.get_sample(service, stranger, "first", "00"),
     ]
     for ask in asked:
         with pytest.raises(NotFoundProblem):
@@ -257,34 +257,6 @@ def test_the_lineage_of_a_dataset_is_its_neighbourhood(service: Service, people:
         data.get_lineage(service, people.viewer.principal, "main", curated.base, hops=51)
 
 
-def test_a_sample_is_explained_by_its_key(service: Service, people: People, curated: Curated) -> None:
-    shape = data.get_sample(service, people.viewer.principal, "first", curated.key)
-    assert (shape.key, shape.run) == (curated.key, "first") and "pool" in {fact.stage for fact in shape.facts}
-    assert shape.model_dump_json()
-    with pytest.raises(NotFoundProblem, match="no sample"):
-        data.get_sample(service, people.viewer.principal, "first", "https://example.org/none.jpg")
-    with pytest.raises(NotFoundProblem, match="run second"):
-        data.get_sample(service, people.viewer.principal, "second", curated.key)
-
-
-def test_a_run_that_has_not_begun_knows_no_sample(service: Service, people: People, curated: Curated) -> None:
-    with service.database.write() as session:
-        session.get_one(IndexedRun, (people.workspace.id, "first")).state = "queued"
-    with pytest.raises(ConflictProblem, match="is queued, not started"):
-        data.get_sample(service, people.viewer.principal, "first", curated.key)
-
-
-def test_the_same_run_in_two_workspaces_needs_the_workspace(service: Service, people: People, curated: Curated) -> None:
-    with service.database.write() as session:
-        other = WorkspaceRow(name="other", url="/elsewhere", target="local", created=1.0)
-        session.add(other)
-        session.flush()
-        session.add(IndexedRun(workspace_id=other.id, id="first", attempt_id="first", state="done", started=1.0))
-    with pytest.raises(ConflictProblem, match=r"\?workspace="):
-        data.get_sample(service, people.admin.principal, "first", curated.key)
-    assert data.get_sample(service, people.admin.principal, "first", curated.key, workspace="main").run == "first"
-
-
 def test_the_workspace_with_the_newest_dataset(service: Service, people: People, curated: Curated) -> None:
     viewer, admin = people.viewer.principal, people.admin.principal
     about: dict[str, Any] = {"name": "x", "fingerprint": "f", "rows": 1, "tars": 1, "bytes": 1, "run_id": "r"}
@@ -301,5 +273,5 @@ def test_the_workspace_with_the_newest_dataset(service: Service, people: People,
 
 def test_facts_of_all_kinds_become_json() -> None:
     facts = {"a": float("nan"), 1: b"\xff", "c": [1.5, None, True, {"d": object}], "e": (2,)}
-    plain = data.plain(facts)
-    assert plain == {"a": "nan", "1": "ff", "c": [1.5, None, True, {"d": str(object)}], "e": [2]}
+    found = plain(facts)
+    assert found == {"a": "nan", "1": "ff", "c": [1.5, None, True, {"d": str(object)}], "e": [2]}

@@ -297,7 +297,11 @@ def test_an_entry_says_who_what_and_when(service: Service, people: People, caplo
     users.set_grant(service, people.admin.principal, "stranger", NewGrant(workspace="main", role=Role.VIEWER))
     [entry] = quotas.list_audit(service, people.admin.principal).items
     assert (entry.user, entry.token_id) == ("admin", people.admin.principal.token_id)
-    assert (entry.workspace, entry.target, entry.detail) == ("main", "stranger", {"role": "viewer"})
+    assert (entry.workspace, entry.target, entry.detail) == (
+        "main",
+        "stranger",
+        {"role": "viewer", "see_pixels": False},
+    )
     assert before.timestamp() - 1 <= entry.time.timestamp() <= datetime.now(UTC).timestamp() + 1
     [line] = [record.getMessage() for record in caplog.records if record.name == "curate.audit"]
     assert '"action": "grant.set"' in line and "\n" not in line

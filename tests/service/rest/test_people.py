@@ -19,13 +19,13 @@ def test_an_admin_lets_a_user_in_and_out_again(client: TestClient, people: Peopl
     admin = people.admin.headers
     assert client.post("users", json={"name": "anna"}, headers=admin).json()["grants"] == []
     given = client.put("users/anna/grants", json={"role": "operator", "workspace": "main"}, headers=admin)
-    assert given.json()["grants"] == [{"workspace": "main", "role": "operator"}]
+    assert given.json()["grants"] == [{"workspace": "main", "role": "operator", "see_pixels": True}]
     made = client.post("users/anna/tokens", json={"label": "laptop", "days": 7}, headers=admin)
     assert (made.status_code, made.json()["user"], made.json()["label"]) == (201, "anna", "laptop")
     anna = {"Authorization": f"Bearer {made.json()['token']}"}
     me = client.get("me", headers=anna).json()
     assert (me["user"], me["token"], me["expires"]) == ("anna", made.json()["id"], made.json()["expires"])
-    assert me["grants"] == [{"workspace": "main", "role": "operator"}]
+    assert me["grants"] == [{"workspace": "main", "role": "operator", "see_pixels": True}]
 
     [listed] = client.get("users/anna/tokens", headers=anna).json()["items"]
     assert listed["used"] is not None and "token" not in listed

@@ -1,0 +1,86 @@
+"""Slices: the rows that a stage passes on or rejects."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from curate.api import Pipeline, Run, Slice, Workspace, make_stage
+from curate.core.errors import InputError
+from curate.engine.run import run
+from tests.engine import toys
+
+STAGES = ("pool", "inspect", "bright", "lit", "wide", "seen", "half")
+
+
+def recipe() -> Pipeline:
+    """Rows are rejected by a pool, two filters on paths that meet, and a selection; some are unusable."""
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=60, shard_rows=6, broken=7))
+    made.add("inspect", make_stage("image.inspect"), "pool").add("bright", toys.Brightness(), "inspect")
+    made.add("lit", make_stage("filter.where", keep="brightness > 120", reason="dark"), "bright")
+    made.add("wide", make_stage("filter.where", keep="strpos(caption, '3') = 0", reason="three"), "bright")
+    made.add("seen", toys.Costly(column="seen"), "wide")
+    made.add("half", make_stage("select.uniform", share=0.5), ("seen", "lit"))
+    return made.add("dataset", make_stage("pack.webdataset", name="slices"), "half").check()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = str(tmp_path_factory.mktemp("slices") / "workspace")
+    run(recipe(), folder, run_id="one")
+    return Workspace(folder).run("one")
+
+
+def everything(done: Run, which: Slice, limit: int = 7) -> list[dict[str, object]]:
+    rows, cursor = list[dict[str, object]](), ""
+    while True:
+        page = done.slice(which, ["width"], cursor=cursor, limit=limit)
+        rows += page.table.to_pylist()
+        if not (cursor := page.next):
+            assert page.searched == page.shards
+            return rows
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_passes_on_and_rejects_what_the_ledger_says(done: Run, stage: str) -> None:
+    entry = done.ledger()[stage]
+    alive, rejected = everything(done, Slice(stage)), everything(done, Slice(stage, ""))
+    assert len(alive) == entry.after and {row["reason"] for row in alive} <= {None}
+    assert Counter(row["reason"] for row in rejected) == entry.lost
+    assert not {row["key"] for row in alive} & {row["key"] for row in rejected}
+    for reason, rows in entry.lost.items():
+        assert len(everything(done, Slice(stage, reason))) == rows
+
+
+def test_the_place_of_a_row_is_that_in_its_shard(done: Run) -> None:
+    for row in everything(done, Slice("lit")):
+        assert done.file(str(row["shard"]), int(str(row["row"]))).about["key"] == row["key"]
+
+
+def test_a_page_ends_when_time_is_up_and_the_next_one_continues(done: Run) -> None:
+    which, cursor, keys, pages = Slice("lit", where="width > 1000"), "", 0, 0
+    while True:
+        page = done.slice(which, cursor=cursor, seconds=0.0)
+        pages, keys, cursor = pages + 1, keys + len(page.table), page.next
+        assert page.searched == pages
+        if not cursor:
+            break
+    assert (keys, pages) == (0, page.shards)
+
+
+def test_a_cursor_belongs_to_its_slice(done: Run) -> None:
+    cursor = done.slice(Slice("lit"), limit=1).next
+    assert len(done.slice(Slice("lit"), cursor=cursor, limit=1).table) == 1
+    for which, columns in ((Slice("wide"), []), (Slice("lit", ""), []), (Slice("lit"), ["width"])):
+        with pytest.raises(InputError, match="cursor"):
+            done.slice(which, columns, cursor=cursor, limit=1)
+
+
+def test_what_a_slice_cannot_be(done: Run) -> None:
+    for which in (Slice("none"), Slice("dataset"), Slice("lit", where="none > 1"), Slice("lit", where="width >")):
+        with pytest.raises(InputError):
+            done.slice(which)
+    with pytest.raises(InputError, match="1 to 1000"):
+        done.slice(Slice("lit"), limit=0)
+    assert everything(done, Slice("lit", "no such reason")) == []
