@@ -9,7 +9,7 @@ logs and stop it. Every method raises CurateError (one line) on failure.
 """
 
 from curate.api.clusters import Clusters
-from curate.api.pixels import SampleFile
+from curate.api.pixels import SampleFile, small_images
 from curate.api.recorded import recorded
 from curate.api.releases import Fetched
 from curate.api.releases import push as push_release
@@ -55,6 +55,6 @@ __all__ = [
     "SampleFile", "Slice", "SlicePage", "Spend", "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace",
     "abandoned", "describe", "dollars", "duration",
     "export", "json_schema", "load_recipe", "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json",
-    "plan_table", "push_release", "recorded", "resolve", "speed", "spend_words", "stop_environment", "try_row",
+    "plan_table", "push_release", "recorded", "resolve", "small_images", "speed", "spend_words", "stop_environment", "try_row",
     "verify_takedown", "write_table",
 ]  # fmt: skip

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Self
 
 import pyarrow as pa
 
-from curate.codec import limited, media
-from curate.codec.formats import webp_size
+from curate.codec import formats, limited, media
 from curate.codec.members import member_columns, read_members
 from curate.core.errors import CurateError, InputError, Reject
 from curate.core.hashing import digest
@@ -21,6 +21,9 @@ from curate.engine.record.runs import RunRecord
 from curate.html.thumbnails import MISSING, Thumbnail
 
 COLUMNS = ("key", "source_id", "name", "ext", "sha256", *tombstones.COLUMNS)
+
+AHEAD_BYTES = 8 << 20
+"""Larger images are decoded one at a time."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +77,19 @@ class SampleFile:
             small = _small(medium, data, side, frames)
         except Reject as error:
             return Thumbnail(reason=error.reason.replace("_", " "), detail=error.detail)
-        width, height = webp_size(small)
+        width, height = formats.webp_size(small)
         return Thumbnail(small, width // frames, height, frames)
+
+
+def small_images(files: Sequence[SampleFile], side: int) -> Iterator[bytes]:
+    """A WebP of each image, decoded in one process; empty for a sample that has none, and for other media."""
+    found = [file.read() for file in files]
+    data = [one.bytes() if isinstance(one, Reader) and one.size <= AHEAD_BYTES else b"" for one in found]
+    images = [one if media.DEFAULT.sniff(one[: formats.SNIFF_BYTES]) else b"" for one in data]
+    made = limited.thumbnails([one for one in images if one], side)
+    for one in images:
+        small = next(made) if one else b""
+        yield small if isinstance(small, bytes) else b""
 
 
 def _small(medium: media.Medium, data: Reader, side: int, frames: int) -> bytes:

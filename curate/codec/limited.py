@@ -5,7 +5,8 @@ from __future__ import annotations
 import atexit
 import io
 import json
-from collections.abc import Container
+from collections.abc import Container, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 
 from PIL import Image
@@ -36,11 +37,26 @@ atexit.register(_warm.close)
 
 def thumbnail(source: bytes | Reader, side: int, deadline_seconds: float = SECONDS) -> bytes | Reject:
     """A WebP of at most `side` pixels a side, never enlarged; or why there is none, one of REASONS."""
-    small = _call(side, source, deadline_seconds)
+    return _thumbnail(_call(side, source, deadline_seconds), side)
+
+
+def _thumbnail(small: bytes | Reject, side: int) -> bytes | Reject:
     if isinstance(small, Reject):
         return small
     webp = small[:4] == b"RIFF" and small[8:12] == b"WEBP"
     return small if webp and 0 < max(webp_size(small)) <= side else NO_SENSE
+
+
+def thumbnails(sources: Sequence[bytes], side: int) -> Iterator[bytes | Reject]:
+    """`thumbnail` of each, in one process, which costs less. If it ends early, each of the others has a new one."""
+    order = {"side": side, "sizes": [len(data) for data in sources]}
+    payload = json.dumps(order).encode() + b"\n" + b"".join(sources)
+    made = 0
+    with closing(_warm.stream(f"{__name__}:decoded_all", payload, Limits(SECONDS, MEMORY_BYTES))) as answers:
+        for answer in answers:
+            made += 1
+            yield _thumbnail(_said(answer), side)
+    yield from (thumbnail(data, side) for data in sources[made:])
 
 
 def probe(source: bytes | Reader, deadline_seconds: float = SECONDS) -> Probe | Reject:
@@ -59,8 +75,10 @@ def _call(side: int, source: bytes | Reader, seconds: float) -> bytes | Reject:
     data, reader = (source, None) if isinstance(source, bytes) else (b"", source)
     payload = json.dumps({"side": side}).encode() + b"\n" + data
     answer = answered(_warm.call(CHILD, payload, Limits(seconds, MEMORY_BYTES), reader), seconds, "an image")
-    if isinstance(answer, Reject):
-        return answer
+    return answer if isinstance(answer, Reject) else _said(answer)
+
+
+def _said(answer: bytes) -> bytes | Reject:
     kind, _, said = answer.partition(b"\n")
     return said if kind == b"done" else rejected(said, images.REASONS)
 
@@ -91,6 +109,14 @@ def decoded(payload: bytes, source: Reader) -> bytes:
         return b"done\n" + (images.thumbnail(data, side) if side else json.dumps(asdict(images.probe(data))).encode())
     except Reject as error:
         return b"reject\n" + said_of(error)
+
+
+def decoded_all(payload: bytes, source: Reader) -> Iterator[bytes]:
+    order, _, data = payload.partition(b"\n")
+    about, start = json.loads(order), 0
+    for size in about["sizes"]:
+        one, start = data[start : start + size], start + size
+        yield decoded(json.dumps({"side": about["side"]}).encode() + b"\n" + one, source)
 
 
 def said_of(error: Reject) -> bytes:

@@ -6,7 +6,15 @@ import contextlib
 import os
 import tempfile
 import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent import futures
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+
+AT_ONCE, THREADS = 8, 2
+"""Files that are made at a time ahead of requests, and threads that make them."""
+MOST_COMING = 1000
+WAIT_SECONDS = 20.0
 
 
 class Cached:
@@ -17,8 +25,35 @@ class Cached:
         self._folder, self._most = Path(self._temporary.name if self._temporary else folder), most_bytes
         self._lock = threading.Lock()
         self._bytes: int | None = None
+        self._coming: dict[str, Future[bytes]] = {}
+        self._pool = ThreadPoolExecutor(THREADS, "curate-ahead")
+
+    def ahead(self, names: Sequence[str], make: Callable[[Sequence[str]], Iterable[bytes]]) -> None:
+        """Begin to make the files that are missing, because requests for them follow. `make`: some names -> the
+        contents of each; empty if there is none."""
+        with self._lock:
+            missing = [name for name in names if name not in self._coming and not self._place(name).exists()]
+            missing = missing[: MOST_COMING - len(self._coming)]
+            self._coming |= {name: Future() for name in missing}
+        for start in range(0, len(missing), AT_ONCE):
+            self._pool.submit(self._make, missing[start : start + AT_ONCE], make)
+
+    def _make(self, names: Sequence[str], make: Callable[[Sequence[str]], Iterable[bytes]]) -> None:
+        try:
+            for name, data in zip(names, make(names), strict=True):
+                if data:
+                    self.put(name, data)
+                self._coming.pop(name).set_result(data)
+        finally:
+            for name in names:
+                if name in self._coming:
+                    self._coming.pop(name).set_result(b"")
 
     def get(self, name: str) -> bytes | None:
+        coming = self._coming.get(name)
+        if coming is not None:
+            futures.wait([coming], WAIT_SECONDS)
+            return coming.result() or None if coming.done() else None
         try:
             return self._place(name).read_bytes()
         except OSError:
@@ -36,6 +71,7 @@ class Cached:
             self._count(len(data))
 
     def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
         if self._temporary is not None:
             self._temporary.cleanup()
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from curate.api import SampleFile
-from curate.core.errors import InputError, Reject
+from curate.api import RunRecord, SampleFile, small_images
+from curate.core.errors import CurateError, InputError, Reject
 from curate.core.hashing import digest
-from curate.core.nouns.tombstones import load
+from curate.core.nouns.tombstones import Tombstones, load
 from curate.core.reader import Reader
+from curate.core.store.storage import Storage
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem, NotFoundProblem
-from curate.service.samples.looking import check_pixels, looked
+from curate.service.samples.looking import Looked, check_pixels, looked
 from curate.service.samples.samples import get_sample
 from curate.service.service import Service
 
@@ -43,8 +45,8 @@ def get_thumbnail(
     if side not in SIDES:
         raise InvalidProblem(f"side: {side}: expected {', '.join(map(str, SIDES))} pixels")
     file = _file(service, who, run, shard, row, workspace)
-    tag = digest([file.digest, side, film, VERSION])[:32]
-    known = service.kept.get(("tombstones", file.storage.url), lambda: load(file.storage), "tombstones", seconds=30.0)
+    tag = _tag(file, side, film)
+    known = _tombstones(service, file.storage)
     data = None if file.tombstoned(known) else service.thumbnails.get(tag)
     if data is None:
         made = file.thumbnail(side, FRAMES if film else 1)
@@ -54,6 +56,31 @@ def get_thumbnail(
             service.thumbnails.put(tag, made.data)
         data = made.data
     return Small(tag, data)
+
+
+def make_ahead(service: Service, seen: Looked, rows: Sequence[tuple[str, int]]) -> None:
+    """Begin to make the thumbnails of these rows (shard, row), because a page that shows them is about to be sent."""
+    try:
+        record = _record(service, seen)
+        files = {_tag(file, SIDES[0], False): file for file in (SampleFile.of(record, *row) for row in rows)}
+        known = _tombstones(service, record.storage)
+    except CurateError:
+        return  # the requests say why
+    names = [tag for tag, file in files.items() if not file.tombstoned(known)]
+    service.thumbnails.ahead(names, lambda some: small_images([files[tag] for tag in some], SIDES[0]))
+
+
+def _tag(file: SampleFile, side: int, film: bool) -> str:
+    return digest([file.digest, side, film, VERSION])[:32]
+
+
+def _tombstones(service: Service, storage: Storage) -> Tombstones:
+    return service.kept.get(("tombstones", storage.url), lambda: load(storage), "tombstones", seconds=30.0)
+
+
+def _record(service: Service, seen: Looked) -> RunRecord:
+    kept = ("record", seen.one.place.id, seen.one.attempt_id)
+    return service.kept.get(kept, lambda: seen.run.record, f"record of run {seen.one.id}", seconds=30.0)
 
 
 def get_file(service: Service, who: Principal, run: str, key: str, workspace: str | None) -> tuple[str, Reader]:
@@ -70,10 +97,7 @@ def get_file(service: Service, who: Principal, run: str, key: str, workspace: st
 def _file(service: Service, who: Principal, run: str, shard: str, row: int, workspace: str | None) -> SampleFile:
     seen = looked(service, who, run, workspace)
     check_pixels(seen)
-    one = seen.one
-    kept = ("record", one.place.id, one.attempt_id)
-    record = service.kept.get(kept, lambda: seen.run.record, f"record of run {run}", seconds=30.0)
     try:
-        return SampleFile.of(record, shard, row)
+        return SampleFile.of(_record(service, seen), shard, row)
     except InputError as error:
         raise NotFoundProblem(str(error)) from None

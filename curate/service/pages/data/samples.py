@@ -19,7 +19,7 @@ from curate.service.samples.thumbnails import get_file, get_thumbnail
 
 router = Pages()
 PARAMETERS = ("stage", "rejected", "where", "columns")
-LIMIT = 60
+LIMIT, MOST = 60, 200
 FEW, MOST_REASONS = 12, 20
 """Images of a reason among the rejects, and most reasons."""
 KEEP = "private, max-age=600"
@@ -52,14 +52,25 @@ def _grid(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
     workspace, cursor = visit.query("workspace") or None, visit.query("cursor")
     which = slice_of(query["stage"], query["rejected"], query["where"])
     names = listed(query["columns"])
-    seen, found = read(*visit.args, run_id, which, names, cursor, LIMIT, workspace)
-    path, own = visit.request.url.path, query | {"workspace": workspace, "blur": visit.query("blur")}
+    seen, found = read(*visit.args, run_id, which, names, cursor, _limit(visit), workspace)
+    path, own = (
+        visit.request.url.path,
+        query | {"workspace": workspace, "blur": visit.query("blur"), "limit": visit.query("limit")},
+    )
     return {
         "found": found, "tiles": tiles(visit, seen, found, names[0] if names else ""), "columns": names,
         "next": link(path, **own, cursor=found.next) if found.next else "",
         "first": link(path, **own) if cursor else "", "total": _total(seen, query),
         "blurred": bool(query["rejected"]) and _blurred(visit),
     }  # fmt: skip
+
+
+def _limit(visit: Visit) -> int:
+    """Tiles of a page."""
+    given = visit.query("limit")
+    if given and not (given.isdecimal() and 1 <= int(given[:4]) <= MOST):
+        raise InvalidProblem(f"limit: {given!r}: expected 1 to {MOST} samples of a page")
+    return int(given or LIMIT)
 
 
 def _total(seen: Looked, query: dict[str, str]) -> int | None:

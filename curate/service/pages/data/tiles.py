@@ -10,6 +10,7 @@ from curate.api import SlicePage, plain
 from curate.html import numbers
 from curate.service.pages.kit import Visit, link, part
 from curate.service.samples.looking import Looked
+from curate.service.samples.thumbnails import make_ahead
 
 LONGEST_NOTE = 80
 Note = str | Callable[[dict[str, Any]], str]
@@ -33,7 +34,10 @@ def tiles(visit: Visit, run: Looked, page: SlicePage, note: Note = "") -> list[T
     """`note`: a column of the slice, or a function of a row, whose text is shown below the image."""
     workspace = visit.query("workspace") or None
     base = f"/runs/{part(run.one.id)}"
-    return [_tile(base, workspace, run.pixels, row, note) for row in page.table.to_pylist()]
+    rows = page.table.to_pylist()
+    if run.pixels:
+        make_ahead(visit.service, run, [(row["shard"], row["row"]) for row in rows if row["media"] in (None, "image")])
+    return [_tile(base, workspace, run.pixels, row, note) for row in rows]
 
 
 def _tile(base: str, workspace: str | None, pixels: bool, row: dict[str, Any], note: Note) -> Tile:
