@@ -69,6 +69,11 @@ def script(request: Request) -> Response:
     return _file("service.js", request)
 
 
+@router.get("/static/grid.js")
+def grid(request: Request) -> Response:
+    return _file("grid.js", request)
+
+
 @router.get("/favicon.ico")  # asked for by browsers on pages without an icon
 @router.get("/static/icon.svg")
 def icon(request: Request) -> Response:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import Response
-from fastapi.responses import StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from markupsafe import escape
 
+from curate.api import SlicePage
 from curate.service.pages.data.tabs import of_run, run_values
-from curate.service.pages.data.tiles import tiles
+from curate.service.pages.data.tiles import texts, tiles
 from curate.service.pages.forms import Pages
-from curate.service.pages.kit import Visit, Visiting, link, page, part
+from curate.service.pages.kit import Visit, Visiting, count, link, page, part
 from curate.service.problems import InvalidProblem, NotFoundProblem
 from curate.service.samples.looking import Looked
 from curate.service.samples.slices import ALL, listed, read, slice_of
@@ -20,6 +21,8 @@ from curate.service.samples.thumbnails import get_file, get_thumbnail
 router = Pages()
 PARAMETERS = ("stage", "rejected", "where", "columns")
 LIMIT, MOST = 60, 200
+MOST_ROWS = 1000
+"""Rows that a script gets at a time."""
 FEW, MOST_REASONS = 12, 20
 """Images of a reason among the rejects, and most reasons."""
 KEEP = "private, max-age=600"
@@ -57,12 +60,48 @@ def _grid(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
         visit.request.url.path,
         query | {"workspace": workspace, "blur": visit.query("blur"), "limit": visit.query("limit")},
     )
+    total = _total(seen, query)
     return {
         "found": found, "tiles": tiles(visit, seen, found, names[0] if names else ""), "columns": names,
+        "more": _more(visit, seen, found, own, total) if found.next else {},
         "next": link(path, **own, cursor=found.next) if found.next else "",
-        "first": link(path, **own) if cursor else "", "total": _total(seen, query),
+        "first": link(path, **own) if cursor else "", "total": total,
         "blurred": bool(query["rejected"]) and _blurred(visit),
     }  # fmt: skip
+
+
+def _more(
+    visit: Visit, seen: Looked, found: SlicePage, query: dict[str, Any], total: int | None
+) -> dict[str, str | int | None]:
+    """What the script of the grid needs to scroll on."""
+    base = f"/runs/{part(seen.one.id)}"
+    given = query | {"cursor": found.next, "limit": None, "blur": None}
+    return {
+        "data-more": link(f"{base}/tiles", **given), "data-base": base, "data-total": total,
+        "data-suffix": link("", workspace=visit.query("workspace")),
+    }  # fmt: skip
+
+
+@router.get("/runs/{run_id}/tiles")
+def more_tiles(visit: Visiting, run_id: str) -> Response:
+    """The next rows for the grid's script, as JSON: `tiles` are [place in `shards`, row, key, and three texts]."""
+    query = {name: visit.query(name) for name in PARAMETERS}
+    workspace, columns = visit.query("workspace") or None, listed(query["columns"])
+    which = slice_of(query["stage"], query["rejected"], query["where"])
+    seen, found = read(*visit.args, run_id, which, columns, visit.query("cursor"), MOST_ROWS, workspace)
+    shards = list(dict.fromkeys(found.table["shard"].to_pylist()))
+    places = {shard: place for place, shard in enumerate(shards)}
+    lines = [
+        (places[row["shard"]], row["row"], row["key"], *texts(row, columns[0] if columns else ""))
+        for row in found.table.to_pylist()
+    ]
+    own = query | {"workspace": workspace}
+    following = link(f"/runs/{part(run_id)}/tiles", **own, cursor=found.next) if found.next else ""
+    told = f"searched {found.searched:,} of {count(found.shards, 'shard')}"
+    return JSONResponse(
+        {"pixels": seen.pixels, "shards": shards, "tiles": lines, "next": following, "searched": told},
+        headers={"Cache-Control": "no-store"},
+    )
 
 
 def _limit(visit: Visit) -> int:

@@ -42,12 +42,14 @@ def tiles(visit: Visit, run: Looked, page: SlicePage, note: Note = "") -> list[T
 
 def _tile(base: str, workspace: str | None, pixels: bool, row: dict[str, Any], note: Note) -> Tile:
     src = link(f"{base}/thumbnails/{part(row['shard'])}/{row['row']}", side="160", workspace=workspace)
+    href = link(f"{base}/samples/{part(row['key'])}", workspace=workspace)
+    return Tile(href, src if pixels else "", *texts(row, note), video=row["media"] == "video")
+
+
+def texts(row: dict[str, Any], note: Note = "") -> tuple[str, str, str]:
+    """Name, reason and note of a tile."""
     said = note(row) if callable(note) else shown(row[note]) if note else ""
-    return Tile(
-        href=link(f"{base}/samples/{part(row['key'])}", workspace=workspace), src=src if pixels else "",
-        name=row["name"] or row["key"][:12], reason=(row["reason"] or "").replace("_", " "),
-        note=said[:LONGEST_NOTE], video=row["media"] == "video",
-    )  # fmt: skip
+    return row["name"] or row["key"][:12], (row["reason"] or "").replace("_", " "), said[:LONGEST_NOTE]
 
 
 def shown(value: Any) -> str:
