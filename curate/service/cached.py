@@ -20,9 +20,10 @@ WAIT_SECONDS = 20.0
 class Cached:
     """Thread-safe; several processes may share the folder. Without one, it is a temporary one of this process."""
 
-    def __init__(self, folder: str, most_bytes: int) -> None:
+    def __init__(self, folder: str | None, most_bytes: int) -> None:
         self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="curate-thumbnails-")
-        self._folder, self._most = Path(self._temporary.name if self._temporary else folder), most_bytes
+        self._folder = Path(folder or (self._temporary.name if self._temporary else ""))
+        self._most = most_bytes
         self._lock = threading.Lock()
         self._bytes: int | None = None
         self._coming: dict[str, Future[bytes]] = {}

@@ -77,8 +77,8 @@ class Settings(Section):
     """Addresses or networks of reverse proxies whose X-Forwarded-For is believed."""
     recipes: tuple[str, ...] = ()
     """Folders of recipes that the pages offer to start from."""
-    thumbnails: str = ""
-    """Folder of thumbnails, which replicas may share; "": a temporary one."""
+    thumbnails: str | None = None
+    """Folder of thumbnails, which replicas may share; None: a temporary one."""
     retries: Annotated[int, Field(ge=0)] = 1
     """How often a lost run is resubmitted unless it says otherwise."""
     drain_seconds: Positive = 60.0

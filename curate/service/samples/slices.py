@@ -27,7 +27,8 @@ Reason = Annotated[
 ]
 Where = Annotated[str | None, Query(max_length=1000, description="As in `filter.where`.")]
 Columns = Annotated[str, Query(max_length=1000, description="Columns of any stages, separated by commas.")]
-Cursor = Annotated[str | None, Query(max_length=100, description="`next` of the page before.")]
+FORM = r"^$|^[0-9a-f]{12}:[0-9]{1,9}:[0-9]{1,18}$"
+Cursor = Annotated[str | None, Query(max_length=100, pattern=FORM, description="`next` of the page before.")]
 
 
 class RowShape(Shape):

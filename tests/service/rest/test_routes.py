@@ -20,6 +20,7 @@ SAFE = {"GET", "HEAD", "OPTIONS"}
 NAMES = {
     "workspace": "main", "target": "local", "user": "operator", "kind": "root", "name": "main", "tag": "good",
     "fingerprint": "ab", "token": "0" * 8, "token_id": "0" * 8, "verb": "stop", "key": "0" * 32,
+    "shard": "0" * 32, "row": "0",
 }  # fmt: skip
 """Values of path parameters; those of a run are made."""
 BODIES: dict[str, Any] = {
@@ -139,7 +140,7 @@ def test_a_stranger_sees_nothing_of_a_workspace(site: Site, run: str) -> None:
     for method, path in routes(site.app):
         if method != "GET" or not {"{workspace}", "{run}", "{run_id}"} & set(path.split("/")):
             continue
-        query = {"base": "datasets/main/ab", "url": "http://host/a.jpg"}
+        query = {"base": "datasets/main/ab", "url": "http://host/a.jpg", "stage": "pool"}
         headers = {"Accept": "application/json"}
         answer = site.ask("GET", filled(path, run), site.people.stranger, headers=headers, params=query)
         assert answer.status_code in (403, 404), f"{path}: {answer.status_code}"

@@ -86,7 +86,7 @@ def test_releases(client: TestClient, people: People, curated: Curated) -> None:
 def test_a_sample_by_key_and_by_url(client: TestClient, people: People, curated: Curated) -> None:
     viewer = people.viewer.headers
     found = client.get(f"/api/v1/runs/first/samples/{curated.key}", headers=viewer).json()
-    assert found["key"] == curated.key and found["facts"]
+    assert found["key"] == curated.key and found["stages"]
     unknown = client.get("/api/v1/runs/first/samples", params={"url": "https://a.example/b.jpg"}, headers=viewer)
     assert unknown.status_code == 404 and "no sample" in unknown.json()["detail"]
 

@@ -1,0 +1,1 @@
+"""Pages that explain data, in a real browser."""
