@@ -82,7 +82,7 @@ class Rows(Source):
             small = Image.fromarray(rng.integers(0, 255, (12, 16, 3), np.uint8))
             sink = io.BytesIO()
             (small.resize((640, 480), Image.Resampling.BICUBIC) if number < PHOTOS else small).save(sink, "JPEG")
-            yield Incoming(f"{number:09d}", ext="jpg", data=sink.getvalue(), caption=f"picture {number}")
+            yield Incoming(f"{number:09d}", ext="jpg", data=sink.getvalue(), caption=f"image {number}")
 
 
 def bare(run: Run, rows: list[dict[str, object]]) -> float:

@@ -35,7 +35,7 @@ def rows_of(run: RunRecord, keys: Sequence[str]) -> SlicePage:
 
 
 def children_of(run: RunRecord, shard: str, key: str) -> SlicePage:
-    """The first samples that were made out of one in this shard."""
+    """The first samples that were derived from one in this shard."""
     found: list[dict[str, Any]] = []
     for name, base in _pools(run).items():
         shards = read_shards(run.storage, base) if run.pool_above(name) != name else []

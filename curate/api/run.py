@@ -241,7 +241,7 @@ class Run:
         return rows_of(self.record, keys)
 
     def children_of(self, shard: str, key: str) -> SlicePage:
-        """The first samples that were made out of one in this shard."""
+        """The first samples that were derived from one in this shard."""
         return children_of(self.record, shard, key)
 
     def copies_in(self, key: str, limit: int = 12, seconds: float = 1.0) -> list[tuple[Slice, SlicePage]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.api.tables import Reads
-from curate.core.errors import InputError
+from curate.core.errors import CorruptError, InputError
 from curate.core.hashing import digest
 from curate.core.nouns.masks import NO_REASON
 from curate.engine.record.runs import RunRecord
@@ -64,6 +64,8 @@ class SlicePage:
     shards: int
     next: str
     """The cursor that continues; "" after the last row. The page may be short, or empty, because time was up."""
+    lost: tuple[str, ...] = ()
+    """Why shards of this page cannot be read: their tables are gone. Their rows are left out."""
 
 
 class SliceReader:
@@ -110,8 +112,13 @@ class SliceReader:
         count, until = len(self.reads.rows.shards), time.monotonic() + seconds
         at, skip = self.reads.after(cursor, self.mark, range(count))
         tables, left, searched = [self.schema.empty_table()], limit, at
+        lost: list[str] = []
         while at < count and left and (searched == at or time.monotonic() < until):
-            table = self.shard(at)
+            try:
+                table = self.shard(at)
+            except CorruptError as error:
+                table = self.schema.empty_table()
+                lost.append(str(error))
             searched = at + 1
             part = table.slice(skip, left)
             tables.append(part)
@@ -119,4 +126,5 @@ class SliceReader:
             at, skip = (at + 1, 0) if skip + len(part) >= len(table) else (at, skip + len(part))
             if time.monotonic() >= until:
                 break
-        return SlicePage(pa.concat_tables(tables), searched, count, f"{self.mark}:{at}:{skip}" if at < count else "")
+        following = f"{self.mark}:{at}:{skip}" if at < count else ""
+        return SlicePage(pa.concat_tables(tables), searched, count, following, tuple(lost))

@@ -1,4 +1,4 @@
-"""Files that can be made again, in a folder of bounded size."""
+"""Thumbnails, which can be rebuilt, in a folder of bounded size."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Cached:
             return None
 
     def put(self, name: str, data: bytes) -> None:
-        """Does nothing if the disk is full or read-only: the file is made again."""
+        """Does nothing if the disk is full or read-only: the file is rebuilt when it is needed."""
         place = self._place(name)
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 
 from curate.api import Slice, SlicePage, plain
-from curate.core.errors import InputError
+from curate.core.errors import CorruptError, InputError
 from curate.service.auth.roles import Principal
 from curate.service.problems import NotFoundProblem
 from curate.service.rest.routing import Router, Served, Who, Workspace
@@ -47,7 +47,7 @@ class SampleShape(Shape):
     media: str
     stages: list[StageStory]
     parent: str | None
-    """Key of the sample that it was made out of; see there for what came before."""
+    """Key of the sample that it was derived from; see there for what came before."""
     keepers: list[str]
     """Keys of the samples of which it is a copy."""
 
@@ -85,7 +85,7 @@ def get_sample(service: Served, who: Who, run: RunName, key: SampleKey, workspac
     kept = ("sample", one.place.id, one.attempt_id, key)
     try:
         return service.kept.get(kept, make, f"sample {key!r}", seconds=30.0)
-    except InputError as error:
+    except (InputError, CorruptError) as error:  # its shard is gone
         raise NotFoundProblem(str(error)) from None
 
 

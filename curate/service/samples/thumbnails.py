@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from curate.api import RunRecord, SampleFile, small_images
-from curate.core.errors import CurateError, InputError, Reject
+from curate.core.errors import CorruptError, CurateError, InputError, Reject
 from curate.core.hashing import digest
 from curate.core.nouns.tombstones import Tombstones, load
 from curate.core.reader import Reader
@@ -21,7 +21,7 @@ from curate.service.service import Service
 SIDES = (160, 320, 960)
 """Pixels of the longer side."""
 FRAMES = 6
-"""Of a video, in a film."""
+"""Frames of a film."""
 VERSION = 1
 """Increased when the same bytes make another thumbnail."""
 
@@ -99,5 +99,5 @@ def _file(service: Service, who: Principal, run: str, shard: str, row: int, work
     check_pixels(seen)
     try:
         return SampleFile.of(_record(service, seen), shard, row)
-    except InputError as error:
+    except (InputError, CorruptError) as error:  # its shard is gone
         raise NotFoundProblem(str(error)) from None

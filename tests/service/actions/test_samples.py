@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from curate.api import Slice
 from curate.core.reader import Reader
 from curate.service.auth.roles import Role
 from curate.service.database.models import IndexedRun, WorkspaceRow
@@ -55,7 +57,7 @@ def test_a_thumbnail_is_made_once(
 ) -> None:
     first = small(service, people.operator.principal, curated)
     assert max(Image.open(io.BytesIO(first.data)).size) <= 160 and first.tag
-    monkeypatch.setattr("curate.api.pixels.SampleFile.thumbnail", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr("curate.api.pixels.SampleFile.thumbnail", lambda *_: pytest.fail("a second time"))
     assert small(service, people.operator.principal, curated) == first
 
 
@@ -76,6 +78,20 @@ def test_a_sample_without_pixels_says_why(service: Service, people: People, cura
     assert small(service, who, curated).reason == "gone"
     with pytest.raises(NotFoundProblem, match="gone"):
         get_file(service, who, "first", curated.key, None)
+
+
+def test_a_shard_whose_table_is_gone(service: Service, people: People, curated: Curated) -> None:
+    """Its samples cannot be read; those of other shards can."""
+    who, run = people.operator.principal, curated.workspace.run("first-1")
+    sample = get_sample(service, who, "first", curated.key)
+    Path(curated.workspace.root, run.file(sample.shard, sample.row).shard.table).unlink()
+    page = run.slice(Slice("pool"), limit=1000)
+    [why] = page.lost
+    assert "missing" in why and page.searched == page.shards > 1
+    assert len(page.table) and sample.shard not in page.table["shard"].to_pylist()
+    service.kept.drop(("sample", people.workspace.id, "first-1", curated.key))
+    with pytest.raises(NotFoundProblem, match="restore it"):
+        get_sample(service, who, "first", curated.key)
 
 
 def test_a_thumbnail_of_nothing(service: Service, people: People, curated: Curated) -> None:

@@ -50,7 +50,7 @@ def test_the_pages_are_well_formed(client: TestClient, people: People, curated: 
     assert "/thumbnails/" not in client.get(BASE, headers=people.viewer.headers).text
 
 
-def test_an_expression_with_an_error_is_said_in_the_page(client: TestClient) -> None:
+def test_the_page_names_the_error_of_an_expression(client: TestClient) -> None:
     answer = client.get(f"{BASE}?stage=pool&where={quote('none > <b>1')}")
     assert answer.status_code == 422
     assert Markup(answer.text).problems == [] and "Please correct this" in answer.text and "&lt;b&gt;" in answer.text

@@ -45,7 +45,7 @@ def sample(visit: Visiting, run_id: str, key: str) -> Response:
     base, place = f"/runs/{part(run_id)}", f"{part(found.shard)}/{found.row}"
     film = {"film": "true"} if found.media == "video" else {}
     groups: list[tuple[str, list[Tile], str]] = [
-        ("Made out of", tiles(visit, seen, beside.parent), ""),
+        ("Derived from", tiles(visit, seen, beside.parent), ""),
         ("A copy of", tiles(visit, seen, beside.keepers), ""),
         ("Its children", tiles(visit, seen, beside.children), ""),
     ]

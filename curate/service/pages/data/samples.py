@@ -113,7 +113,7 @@ def _limit(visit: Visit) -> int:
 
 
 def _total(seen: Looked, query: dict[str, str]) -> int | None:
-    """Rows of the slice by the run's ledger; None where only reading tells."""
+    """Rows of the slice by the run's ledger; None if only reading tells."""
     entry = seen.made.ledger.get(query["stage"])
     if entry is None or query["where"]:
         return None
@@ -151,13 +151,13 @@ def rejects(visit: Visiting, run_id: str) -> Response:
 
 
 def _blurred(visit: Visit) -> bool:
-    """Rejects are blurred unless their reader wants to see them."""
+    """Rejects are blurred unless the address says otherwise."""
     return visit.query("blur") != "0"
 
 
 @router.get("/runs/{run_id}/thumbnails/{shard}/{row}")
 def thumbnail(visit: Visiting, run_id: str, shard: str, row: int, side: int = 160, film: bool = False) -> Response:
-    """WebP; a drawing with the reason where a sample has none."""
+    """WebP; a drawing with the reason if a sample has none."""
     workspace = visit.query("workspace") or None
     small = get_thumbnail(*visit.args, run_id, shard, row, side=side, film=film, workspace=workspace)
     if not small.data:
