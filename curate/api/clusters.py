@@ -4,10 +4,11 @@ tree of millions of leaves loads as fast as one of hundreds."""
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,11 +16,13 @@ import pyarrow.parquet as pq
 from curate.core.errors import CurateError, InputError, RecipeError
 from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.selections import read_selection
 from curate.core.recipe import registry
 from curate.engine.record.runs import RunRecord
 from curate.kernels.tree import TreeShape
 
 TREE, PROFILE, DRIFT = "cluster_tree", "cluster_profile", "cluster_drift"
+ASSIGN = "cluster.assign"
 SORTS = {
     "rows": ("rows", "descending"),
     "distance": ("mean_distance", "descending"),
@@ -42,6 +45,10 @@ class Clusters:
     profiled: bool
     drifts: dict[str, dict[str, Any]]
     """Stage -> its drift figures."""
+    rows_of: str = ""
+    """The stage of the run that assigned rows to them, in the columns cluster_1 (finest), cluster_2, …; "" if none."""
+    selection: str = ""
+    """The last stage that selected from them; the column `chosen` of `table` has its quotas. "" if none did."""
 
     def level(self, number: int) -> pa.Table:
         """Clusters of a level; 1 is the finest."""
@@ -56,9 +63,14 @@ class Clusters:
     def one(self, level: int, number: int) -> dict[str, Any]:
         return dict(self.level(level).slice(number, 1).to_pylist()[0])
 
-    def listed(self, level: int, sort: str, limit: int, parent: int | None = None) -> tuple[list[dict[str, Any]], int]:
-        """(first `limit` clusters of a level in an order of SORTS, number of the rest); `parent`: only its children."""
+    def listed(
+        self, level: int, sort: str, limit: int, parent: int | None = None, named: str = ""
+    ) -> tuple[list[dict[str, Any]], int]:
+        """(first `limit` clusters of a level in an order of SORTS, number of the rest); `parent`: only its children;
+        `named`: only those whose name contains this text."""
         found = self.level(level)
+        if named and "name" in found.column_names:
+            found = found.filter(pc.match_substring(found.column("name"), named, ignore_case=True))
         if parent is not None:
             found = found.filter(pc.equal(found.column("parent"), parent))
         keys = list(dict.fromkeys((SORTS[sort], SORTS["cluster"])))
@@ -101,11 +113,36 @@ def clusters_of(run: RunRecord, stage: str | None = None) -> Clusters:
     drifts = {name: StoredArtifact(run.storage, base)["drift"] for name, (kind, base) in made.items() if kind == DRIFT}
     chosen = _chosen(run, {name: kind for name, (kind, _) in made.items() if kind in (TREE, PROFILE)}, stage)
     kind, base = made[chosen]
-    held = StoredArtifact(run.storage, base)
-    if kind == PROFILE:
-        return Clusters(chosen, held["clusters"], held["profile"]["levels"], True, drifts)
-    table = TreeShape.of(held).table(held["sizes_1"])
-    return Clusters(chosen, table, held["levels"]["levels"], False, drifts)
+    held, about = StoredArtifact(run.storage, base), run.record["stages"]
+    profiled = kind == PROFILE
+    table = held["clusters"] if profiled else TreeShape.of(held).table(held["sizes_1"])
+    levels = held["profile"]["levels"] if profiled else held["levels"]["levels"]
+    tree = about.get(chosen, {}).get("ports", {}).get("tree", chosen) if profiled else chosen
+    users = [name for name, one in about.items() if one["ports"].get("tree") == tree and name in run.outputs]
+    rows_of = [name for name in users if about[name]["op"] == ASSIGN]
+    selections = [name for name in users if str(run.outputs[name]["base"]).startswith("selections/")]
+    made = Clusters(chosen, table, levels, profiled, drifts, rows_of[-1] if rows_of else "")
+    return _with_quotas(run, made, selections[-1]) if selections else made
+
+
+def _with_quotas(run: RunRecord, found: Clusters, stage: str) -> Clusters:
+    """With the column `chosen`: copies that a selection requested of each cluster, null below its level."""
+    about = run.record["stages"][stage]
+    try:
+        level = registry.resolve(about["op"])(**about["parameters"]).units_level()  # type: ignore[attr-defined]
+        quotas = read_selection(run.storage, run.outputs[stage]["base"], "quotas.parquet", ["quota"])
+    except (CurateError, AttributeError):  # an op of a package that is not installed, or without quotas
+        return found
+    counts = [np.zeros(found.level(number).num_rows, np.int64) for number in range(1, len(found.levels) + 1)]
+    if level > len(counts) or len(quotas) != len(counts[level - 1]):
+        return found
+    counts[level - 1] += quotas.column("quota").to_numpy()
+    for number in range(level, len(counts)):
+        parents = found.level(number).column("parent").to_numpy()
+        np.add.at(counts[number], parents, counts[number - 1])
+    below = sum(len(one) for one in counts[: level - 1])
+    column = pa.array(np.concatenate(counts), pa.int64(), mask=np.arange(found.table.num_rows) < below)
+    return replace(found, table=found.table.append_column("chosen", column), selection=stage)
 
 
 def artifacts_of(run: RunRecord) -> dict[str, tuple[str, str]]:

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from curate.api import find
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
 from curate.api.pixels import SampleFile
 from curate.api.related import children_of, copies_in, rows_of
-from curate.api.slices import Slice, SlicePage, SliceReader
+from curate.api.slices import Region, Slice, SlicePage, SliceReader
 from curate.api.stages import hashtag_map
 from curate.core.errors import RESUMES, CeilingError, CurateError, DrainedError, InputError
 from curate.core.ledger import Entry
@@ -252,6 +255,18 @@ class Run:
     def file(self, shard: str, row: int) -> SampleFile:
         """A sample by its place, with its bytes and thumbnails. Raises InputError."""
         return SampleFile.of(self.record, shard, row)
+
+    def named(self, text: str) -> pa.Table:
+        """Samples by their key, the start of it, source id or URL, from the pools' indexes; see `curate.api.find`."""
+        return find.named(self.record, text)
+
+    def reasons(self, text: str) -> list[tuple[str, str, int]]:
+        """(stage, reject reason, rows) of the reasons that contain a text."""
+        return find.reasons(self.record, text)
+
+    def containing(self, stage: str, text: str) -> Region:
+        """`Slice.within` for the rows with a text in any column of texts. Raises InputError."""
+        return find.containing(self.record, stage, text)
 
     def clusters(self, stage: str | None = None) -> Clusters:
         """The clusters built by a stage."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from curate import encoders
 from curate.api.clusters import TREE, artifacts_of
-from curate.api.tables import Reads
+from curate.api.slices import Slice, SliceReader
 from curate.codec.images import decode
 from curate.core.errors import InputError, Reject
 from curate.core.nouns import tombstones
@@ -33,7 +33,7 @@ MOST_FOUND, MOST_FILTERED = 1000, 4096
 """Most rows of an answer, and most rows, nearest first, that a filter judges."""
 AT_ONCE = 64
 """Rows looked up at a time."""
-SHOWN = ("key", "url", "caption")
+SHOWN = ("url", "caption", "shard", "row", "name", "media")
 _ENCODING = threading.Lock()
 """Held while an encoder works: it takes one thread at a time."""
 
@@ -46,6 +46,10 @@ class Hit:
     url: str | None
     caption: str | None
     shard: str
+    row: int
+    """In its shard."""
+    name: str | None
+    media: str | None
     columns: dict[str, Any]
 
 
@@ -100,7 +104,7 @@ def search(
         some = [key for key in keys[start : start + AT_ONCE] if key != own_key]
         rows = looked.rows(some)
         for key in (key for key in some if key in rows):
-            shown = {name: rows[key][name] for name in ("url", "caption", "shard")}
+            shown = {name: rows[key][name] for name in SHOWN}
             hits.append(Hit(key, score[key], **shown, columns={name: plain(rows[key][name]) for name in columns}))
         judged += len(some)
         if len(hits) >= limit:
@@ -131,13 +135,13 @@ class _Looked:
     """Rows looked up by key, from their shards."""
 
     def __init__(self, run: RunRecord, pool: str, columns: Sequence[str], where: str | None) -> None:
-        names = dict.fromkeys((*SHOWN, *tombstones.COLUMNS, *columns))
+        names = dict.fromkeys(("caption", *tombstones.COLUMNS, *columns))
         self.run, self.pool = run, pool
-        self.reads = Reads(run, pool, list(names), where)
-        self.shards = self.reads.rows.shards
+        self.slice = SliceReader(run, Slice(pool, where=where), list(names))
+        self.rows_of = self.slice.reads.rows
         self._manifest = Manifest.load(run.storage, run.outputs[pool]["base"])
         self.tombstones = tombstones.load(run.storage)
-        self._table = lru_cache(AT_ONCE)(self.reads.shard)
+        self._table = lru_cache(AT_ONCE)(self.slice.shard)
 
     def rows(self, keys: Sequence[str]) -> dict[str, dict[str, Any]]:
         """Key -> its columns and shard, without rows that `where` rejects, that are tombstoned, or gone."""
@@ -146,14 +150,14 @@ class _Looked:
             table = self._table(place)
             table = table.filter(pc.is_in(table.column("key"), value_set=pa.array(keys, pa.string())))
             table = table.filter(pa.array(~self.tombstones.mask(table)))
-            found |= {row["key"]: row | {"shard": self.shards[place].id} for row in table.to_pylist()}
+            found |= {row["key"]: row for row in table.to_pylist()}
         return found
 
     def places(self, keys: Sequence[str]) -> list[int]:
         """Numbers of the shards that may have the keys; all of them for a pool without an index of keys."""
         known = places_of(self.run.storage, self._manifest, keys) if self._manifest is not None and keys else {}
         if known is None:
-            return list(range(len(self.shards)))
+            return list(range(len(self.rows_of.shards)))
         return sorted({place for found in known.values() for place, _ in found})
 
 
@@ -166,7 +170,7 @@ def _vector_of_key(
     """The key, whole, and the vector (d,) that the index was built from."""
     pool, shard, _, about = find(run, wanted, say)
     if pool == looked.pool:
-        table = looked.reads.rows.table(shard, ["key", embedding])
+        table = looked.rows_of.table(shard, ["key", embedding])
         table = table.filter(pc.and_(pc.equal(table.column("key"), about["key"]), pc.is_valid(table.column(embedding))))
         if table.num_rows:
             return about["key"], from_binary(table.column(embedding))[0]
@@ -201,7 +205,7 @@ def _encoded(
 
 def _encoder_of(run: RunRecord, looked: _Looked, embedding: str) -> str:
     """The encoder that wrote a column, as the recipe names it."""
-    stage, _ = looked.reads.rows.places[embedding]
+    stage, _ = looked.rows_of.places[embedding]
     written = ((run.record.get("recipe") or {}).get("stages") or {}).get(stage) or {}
     named = written.get("encoder") or run.record["stages"][stage]["parameters"].get("encoder")
     if not named:

@@ -26,6 +26,7 @@ from curate.core.vectors import vector_dim
 from curate.engine.record.live import LiveRows
 from curate.engine.record.runs import RunRecord
 from curate.engine.units.common import fetched
+from curate.kernels.meta import META
 
 READERS = 4
 MOST_BINS = 100_000
@@ -79,7 +80,8 @@ class Reads:
         if where is not None:
             try:
                 self.judge = make_stage("filter.where", keep=where, reason="other")
-                self.judged = self.judge.expression.columns
+                named = self.judge.expression.columns
+                self.judged = list(dict.fromkeys("meta" if name.startswith(META) else name for name in named))
                 self.judge.check_columns(pa.schema([self.rows.one_field(name) for name in self.judged]))
             except CurateError as error:
                 raise InputError(f"--where: {str(error).removeprefix('--').removeprefix('keep: ')}") from None

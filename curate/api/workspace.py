@@ -15,6 +15,7 @@ from rich.console import Console
 
 from curate.api import releases
 from curate.api.balance import ExpectedBalance, expected_balance
+from curate.api.contents import Contents, contents
 from curate.api.run import Run
 from curate.api.tables import Histogram, Page, Reads, histogram
 from curate.core.errors import InputError, RecipeError
@@ -262,6 +263,10 @@ class Workspace:
     def dataset(self, base: str) -> DatasetInfo | None:
         """A complete dataset by its folder, without its runs and pins; None if there is none."""
         return usage.dataset(self._storage, base)
+
+    def contents(self, base: str) -> Contents:
+        """What a dataset contains, by its folder. Raises InputError if there is none."""
+        return contents(self._storage, base)
 
     def release(self, dataset: str, to: str, **options: Any) -> dict[str, Any]:
         """Write what may be published of a dataset to a new folder or URL; see `curate.api.releases.release`."""

@@ -11,6 +11,7 @@ import typer
 from curate import __version__
 from curate.cli.caption import caption
 from curate.cli.cluster import cluster
+from curate.cli.common import served
 from curate.cli.data import data
 from curate.cli.encoders import encoders
 from curate.cli.release import release
@@ -21,6 +22,7 @@ from curate.cli.submit import submit
 from curate.cli.takedown import takedowns
 from curate.cli.text import text
 from curate.cli.verbs import verbs
+from curate.cli.view import view
 from curate.core.errors import CeilingError, CurateError, DrainedError
 
 STATUSES = {CeilingError: 3, DrainedError: 143, CurateError: 1}
@@ -46,6 +48,7 @@ app.add_typer(stages)
 app.add_typer(data)
 app.add_typer(release)
 app.add_typer(takedowns)
+app.add_typer(view)
 app.add_typer(cluster, name="cluster")
 app.add_typer(encoders, name="encoders")
 app.add_typer(text, name="text")
@@ -58,13 +61,8 @@ app.add_typer(caption, name="caption")
 )
 def service(context: typer.Context) -> None:
     """Operate the service: init, serve, migrate, user, token, backup, reindex (`curate service --help`)."""
-    try:
+    with served("service"):
         from curate.service.commands import app as commands  # SQLAlchemy and FastAPI take a second
-    except ModuleNotFoundError as error:
-        package = (error.name or "").split(".")[0]
-        if package == "curate":
-            raise
-        raise CurateError(f"service: the package {package} is missing; install curate[service]") from None
     raise typer.Exit(commands(context.args, prog_name="curate service", standalone_mode=False) or 0)
 
 

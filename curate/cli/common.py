@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from curate.core.errors import RecipeError
+from curate.core.errors import CurateError, RecipeError
 
 if TYPE_CHECKING:
     from curate.api import Run, Workspace
@@ -37,6 +39,18 @@ def opened(url: str) -> Workspace:
     if not url:
         raise RecipeError("--workspace is missing; give a folder or URL, or set CURATE_WORKSPACE")
     return Workspace(url)
+
+
+@contextmanager
+def served(command: str) -> Iterator[None]:
+    """Around an import of the service, whose packages may be missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package == "curate":
+            raise
+        raise CurateError(f"{command}: the package {package} is missing; install curate[service]") from None
 
 
 def listed(columns: list[str] | None) -> list[str]:

@@ -27,12 +27,12 @@ from curate.service.rest.frame import Closed, Frame
 from curate.service.rest.openapi import TAGS, openapi
 from curate.service.rest.routing import API
 from curate.service.runs import control, logs, recipes, submit, views
-from curate.service.samples import samples, search, slices
+from curate.service.samples import exports, find, samples, search, slices
 from curate.service.service import Service
 
 PARTS = (
     users, tokens, quotas, workspaces, targets, registrations, recipes, submit, views, control, logs, tags, datasets,
-    releases, slices, samples, search, upkeep,
+    releases, slices, samples, search, find, exports, upkeep,
 )  # fmt: skip
 
 
@@ -72,7 +72,8 @@ def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
     app.add_api_route("/openapi.json", openapi, include_in_schema=False)
     app.include_router(pages.router, include_in_schema=False)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=service.settings.limits.body_bytes)
-    app.add_middleware(Closed)
+    if service.alone is None:
+        app.add_middleware(Closed)
     app.add_middleware(Frame, settings=service.settings)
     app.add_middleware(MetricsMiddleware, metrics=app.state.metrics)
     return app

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from curate.service.auth.clock import now
 from curate.service.auth.limiting import Limiter
+from curate.service.auth.roles import Principal
 from curate.service.cached import Cached
 from curate.service.database.database import Database
 from curate.service.kept import Kept
@@ -32,6 +34,10 @@ class Service:
     """For times that are stored; durations use a monotonic clock."""
     wake: Callable[[], None] = field(default=lambda: None)
     """Lets the reconciler of this process look at once, because a user has requested something."""
+    alone: Principal | None = None
+    """Whoever asks is this user: `curate view`."""
+    csrf: str = field(default_factory=secrets.token_urlsafe, repr=False)
+    """Of the forms of that user; others have one per session."""
     limiter: Limiter = field(init=False)
     """Counts requests and failed logins."""
     thumbnails: Cached = field(init=False)

@@ -37,13 +37,10 @@ Say = Callable[[str], None]
 def find(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Hit:
     """(pool stage, shard, row, facts) of the sample with this key, key prefix or source id, from the pools' indexes;
     otherwise of the sample with this name, found by scanning all tables, which `say` announces."""
+    hits, count = indexed(run, wanted)
     wanted = as_source_id(wanted)
-    pools = {name: output["base"] for name, output in run.outputs.items() if output["base"].startswith("pools/")}
-    places = {name: _places(run, base, wanted) for name, base in pools.items()}
-    count = sum(map(len, places.values()))
-    hits = [hit for name in pools for hit in _rows(run, name, pools[name], places[name][:MOST_HITS])]
     if not hits:
-        hits = [hit for name in pools for hit in _scanned(run, name, pools[name], wanted, say)]
+        hits = [hit for name, base in _pools(run).items() for hit in _scanned(run, name, base, wanted, say)]
         count = len(hits)
     exact = [hit for hit in hits if wanted in (hit[3]["key"], hit[3]["source_id"])]
     hits = exact or hits
@@ -53,6 +50,18 @@ def find(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Hit:
         some = ", ".join(hit[3]["key"] for hit in hits[:3])
         raise InputError(f"{wanted!r}: {count} samples of run {run.run_id} match ({some} …); give more of the key")
     return next((hit for hit in hits if not hit[3]["status"]), hits[-1])  # later generations replace failed rows
+
+
+def indexed(run: RunRecord, wanted: str) -> tuple[list[Hit], int]:
+    """(samples with this key, key prefix or source id, by the pools' indexes, number of all matches)."""
+    wanted, pools = as_source_id(wanted), _pools(run)
+    places = {name: _places(run, base, wanted) for name, base in pools.items()}
+    hits = [hit for name in pools for hit in _rows(run, name, pools[name], places[name][:MOST_HITS])]
+    return hits, sum(map(len, places.values()))
+
+
+def _pools(run: RunRecord) -> dict[str, str]:
+    return {name: output["base"] for name, output in run.outputs.items() if output["base"].startswith("pools/")}
 
 
 def _places(run: RunRecord, base: str, wanted: str) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool, read_shards
 from curate.core.recipe import registry
 from curate.core.rows import IMAGE_COLUMNS, POOL_COLUMNS, ColumnsRef, KnownShards, Rows, mask_files, numbers, read_fates
 from curate.engine.record.runs import RunRecord
+from curate.kernels.meta import META, column_of
 
 WITH_ROWS = ("pools/", "facts/", "masks/", "selections/")
 
@@ -73,7 +74,9 @@ class LiveRows:
         return []
 
     def field(self, column: str) -> pa.Field:
-        """The field of a column, or of stage.column."""
+        """The field of a column, of stage.column, or of meta.FIELD, which is text."""
+        if column.startswith(META) and "meta" in self.places:
+            self.places.setdefault(column, self.places["meta"])
         if column not in self.places:
             hint = did_you_mean(column, self.places, f"the columns are {', '.join(self.fields)}")
             raise InputError(f"{column}: no stage over the rows of {self.stage} writes this column; {hint}")
@@ -107,6 +110,7 @@ class LiveRows:
         self, shard: Shard, columns: Sequence[str]
     ) -> tuple[pa.Table, pa.ChunkedArray, dict[str, pa.Table | None]]:
         """(columns of all rows, rejects of the pool, tables of facts)."""
+        fields = [self.field(column) for column in columns]
         wanted: dict[str, list[str]] = {self.pool: ["reject"]}
         for stage, name in dict.fromkeys(self.places[column] for column in columns):
             wanted.setdefault(stage, []).append(name)
@@ -117,7 +121,8 @@ class LiveRows:
             none = pa.table({column: pa.nulls(shard.rows) for column in wanted[name]})
             whole[name] = none if table is None else facts.expanded(table, shard.rows, wanted[name])
         arrays = [whole[stage].column(name) for stage, name in (self.places[column] for column in columns)]
-        made = pa.table(arrays, list(columns)).cast(pa.schema([self.field(column) for column in columns]))
+        arrays = [column_of(a, name) if name.startswith(META) else a for a, name in zip(arrays, columns, strict=True)]
+        made = pa.table(arrays, list(columns)).cast(pa.schema(fields))
         return made, pool.column("reject"), held
 
     def _facts(self, name: str, shard: Shard, columns: Sequence[str] = ()) -> pa.Table | None:

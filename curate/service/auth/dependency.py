@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends
@@ -49,6 +50,8 @@ async def principal(request: Request) -> Principal:
 def still(service: Service, who: Principal) -> Principal:
     """The same person now, for streams that outlive a request. Raises NotLoggedInProblem once their token or session
     has ended."""
+    if service.alone is not None:
+        return who
     now = service.clock()
     with service.database.reading() as session:
         if who.session:
@@ -70,6 +73,8 @@ async def turn(request: Request, who: Annotated[Principal, Depends(principal)]) 
 
 def _identified(service: Service, request: Request) -> tuple[Principal, str]:
     """(person, the session's CSRF token or "")."""
+    if service.alone is not None:
+        return replace(service.alone, request_id=getattr(request.state, "request_id", "")), service.csrf
     now = service.clock()
     given, cookie = request.headers.get("authorization"), sessions.given(service, request)
     if given is None and cookie is None:

@@ -52,6 +52,8 @@ class Principal:
     request_id: str = ""
     session: str = ""
     """Digest of the browser session; "" for a bearer token."""
+    alone: bool = False
+    """Whether nobody else uses the service, which has no accounts and runs nothing: `curate view`."""
 
     @property
     def login(self) -> str:

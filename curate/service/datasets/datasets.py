@@ -8,6 +8,7 @@ from fastapi import Path, Query
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
+from curate.api import Contents
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import IndexedDataset, IndexedRun, Tag, WorkspaceRow
@@ -128,6 +129,16 @@ def get_dataset(
         tags = tags_of(session, place.id, {base})
     pins = [pin.name for pin in opened(place).pins.values() if pin.base == base]
     return _shape(place, row, tags.get(base, []), pins)
+
+
+@router.get("/workspaces/{workspace}/datasets/{name}/{fingerprint}/contents", responses=FOUND)
+def get_contents(service: Served, who: Who, workspace: InUrl, name: DatasetName, fingerprint: Fingerprint) -> Contents:
+    """Sizes, texts, values of carried columns, and the card."""
+    base = f"datasets/{name}/{fingerprint}"
+    with service.database.read() as session:
+        place = workspace_row(session, who, workspace, Role.VIEWER)
+        dataset_row(session, place, base)
+    return service.kept.get(("contents", place.id, base), lambda: opened(place).contents(base), f"contents of {base}")
 
 
 @router.get("/workspaces/{workspace}/artifacts", responses=FOUND)

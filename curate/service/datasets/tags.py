@@ -258,6 +258,21 @@ def pin_dataset(workspace: api.Workspace, name: str, tag: str, base: str, runs: 
     )
 
 
+def restore(service: Service, place: WorkspaceRow, who: Principal) -> None:
+    """Make the tags of a new database again, from the pins of their datasets. A tag is found if its pin has all of its
+    name, which has at most 24 characters."""
+    tags = list[Tag]()
+    for pin in opened(place).pins.values():
+        name, rest = pin.base.split("/")[1], pin.name.removeprefix(PREFIX)
+        tag = rest.removeprefix(f"{name[:40]}.").rpartition(".")[0].rpartition(".")[0]
+        if pin.name == pin_name(name, tag, pin.base):
+            tags.append(
+                Tag(workspace_id=place.id, name=name, tag=tag, base=pin.base, time=service.clock(), user=who.user)
+            )
+    with service.database.write() as session:
+        session.add_all(tags)
+
+
 def follow(workspace: api.Workspace, name: str, tag: str, base: str | None, runs: Sequence[str]) -> bool:
     """Pin the dataset of a tag unless it is pinned, and remove all other pins of the tag. Returns whether any pin
     changed."""

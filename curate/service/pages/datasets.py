@@ -13,6 +13,7 @@ from curate.service.datasets import datasets as actions
 from curate.service.datasets import tags
 from curate.service.datasets.datasets import DatasetShape, Lineage
 from curate.service.datasets.tags import NewTag
+from curate.service.pages.data.contents import contents_of
 from curate.service.pages.forms import Form, Pages, made, words
 from curate.service.pages.graph import lineage_graph
 from curate.service.pages.kit import LIMIT, Visit, Visiting, link, page, part
@@ -56,7 +57,7 @@ def _page(visit: Visit, workspace: str, name: str, fingerprint: str, problem: Cu
     return page(
         visit, "dataset", problem=problem, title=found.name, place=place, dataset=found, tags=shown,
         history=history[:SHOWN_TAGS], may=place.role.covers(Role.OPERATOR), base=_address(workspace, found.base),
-        sources=_sources(visit, found), **_lineage(visit, workspace, found),
+        sources=_sources(visit, found), **_lineage(visit, workspace, found), **contents_of(visit, workspace, found),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -83,7 +83,7 @@ def page(visit: Visit, name: str, status: int = 200, problem: CurateError | None
         if isinstance(problem, InvalidProblem):
             audit.malformed(visit.service, visit.who, visit.request.method, visit.request.url.path, problem)
     shared = {
-        "user": visit.who.user, "token": visit.csrf, "navigation": NAVIGATION, "here": visit.request.url.path,
+        "user": visit.who.user, "token": visit.csrf, "navigation": _navigation(visit), "here": visit.request.url.path,
         "said": SAID.get(visit.query("said"), ""), "who": visit.who, "server": visit.service.settings.url,
     }  # fmt: skip
     text = render(name, shared | values | {"problem": problem and shown(problem)})
@@ -94,6 +94,10 @@ def page(visit: Visit, name: str, status: int = 200, problem: CurateError | None
 def fragment(visit: Visit, name: str, **values: Any) -> HTMLResponse:
     """Elements with ids, each of which replaces the one of the same id in the page."""
     return HTMLResponse(render(name, {"token": visit.csrf, "who": visit.who} | values), 200, _headers())
+
+
+def _navigation(visit: Visit) -> Sequence[tuple[tuple[str, str], ...]]:
+    return NAVIGATION[: 1 if visit.who.alone else None]
 
 
 def _headers() -> dict[str, str]:
@@ -119,7 +123,11 @@ def error_page(request: Request, error: CurateError, status: int) -> Response:
         back = f"{back}?{request.url.query}" if back and request.url.query else back
         return RedirectResponse(link("/login", next="" if back == "/" else back), 303)
     visit: Visit | None = getattr(request.state, "visit", None)
-    known = {"user": visit.who.user, "token": visit.csrf, "navigation": NAVIGATION} if visit else {}
+    known = (
+        {"user": visit.who.user, "token": visit.csrf, "navigation": _navigation(visit), "who": visit.who}
+        if visit
+        else {}
+    )
     values = known | {
         "title": HTTPStatus(status).phrase, "status": status, "text": redact(shown(error)["detail"]),
         "next": NEXT.get(status, ""), "request_id": getattr(request.state, "request_id", ""),
@@ -154,6 +162,7 @@ SAID = {
     "removed": "Removed.",
     "revoked": "The token is revoked.",
     "freed": "The storage was freed.",
+    "excluded": "Excluded. No later run uses these samples; start a new run from this recipe to build without them.",
 }
 """What a page says after a form, by the parameter `said`."""
 

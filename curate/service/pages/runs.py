@@ -68,7 +68,7 @@ def _list(visit: Visit) -> dict[str, Any]:
 
 @router.get(RUN)
 def run(visit: Visiting, run_id: str) -> Response:
-    return _run(visit, run_id)
+    return run_with(visit, run_id)
 
 
 @router.get("/runs/{run_id}/recipe")
@@ -95,7 +95,7 @@ def run_fragment(visit: Visiting, run_id: str, name: str) -> Response:
     return fragment(visit, f"run_{name}", **values)
 
 
-def _run(visit: Visit, run_id: str, problem: CurateError | None = None) -> Response:
+def run_with(visit: Visit, run_id: str, problem: CurateError | None = None) -> Response:
     query = _log_query(visit)
     seen = run_page(
         *visit.args, run_id, _where(visit), level=query["level"], stage=query["stage"] or None, log_lines=LOG_LINES
@@ -109,7 +109,7 @@ def _run(visit: Visit, run_id: str, problem: CurateError | None = None) -> Respo
     )  # fmt: skip
 
 
-@router.form("/runs/{run_id}/limit", RUN, _run)
+@router.form("/runs/{run_id}/limit", RUN, run_with)
 def limit(visit: Visiting, form: Form, run_id: str) -> Response:
     given = {name: real(form, name) for name in ("max_dollars", "max_tokens")}
     order = made(NewLimits, **{name: value for name, value in given.items() if value is not None})
@@ -117,7 +117,7 @@ def limit(visit: Visiting, form: Form, run_id: str) -> Response:
     return _done(visit, run_id, "saved")
 
 
-@router.form("/runs/{run_id}/priority", RUN, _run)
+@router.form("/runs/{run_id}/priority", RUN, run_with)
 def priority(visit: Visiting, form: Form, run_id: str) -> Response:
     order = made(ChangedRun, priority=whole(form, "priority"))
     control.change_run(*visit.args, run_id, order, _where(visit))
@@ -126,10 +126,10 @@ def priority(visit: Visiting, form: Form, run_id: str) -> Response:
 
 @router.post("/runs/{run_id}/resume")
 async def resume(visit: Visiting, run_id: str) -> Response:
-    return await in_turn(visit, partial(act, visit, run_id=run_id, verb="resume"), partial(_run, visit, run_id))
+    return await in_turn(visit, partial(act, visit, run_id=run_id, verb="resume"), partial(run_with, visit, run_id))
 
 
-@router.form("/runs/{run_id}/{verb}", RUN, _run)
+@router.form("/runs/{run_id}/{verb}", RUN, run_with)
 def act(visit: Visiting, run_id: str, verb: str) -> Response:
     verbs = {"stop": control.stop_run, "kill": control.kill_run, "resume": resume_run}
     if verb not in verbs:

@@ -30,6 +30,9 @@ class HitShape(Shape):
     url: str | None
     caption: str | None
     shard: str
+    row: int
+    name: str | None
+    media: str | None
     columns: dict[str, Any]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from curate.api import Contents, Values
 from curate.service.datasets.datasets import DatasetShape, Lineage, LineageNode
 from curate.service.datasets.tags import TagShape
 from curate.service.datasets.upkeep import GcShape, PinShape, StorageLine, StorageShape, TombstonesShape
@@ -234,6 +235,18 @@ def dataset(**more: Any) -> DatasetShape:
         "tags": ["good", "2026-11"], "pins": ["tag.quickstart.good.9f2c4be1"],
     }  # fmt: skip
     return DatasetShape(**values | more)
+
+
+def contents(**more: Any) -> Contents:
+    quantiles = (32.0, 100.0, 227.5, 500.0, 3720.0)
+    label = Values("label", "meta.category", 149, 3, top=(("animals/birds", 408), ("people", 96)))
+    score = Values("score", "score", 9, 0, quantiles=quantiles)
+    values: dict[str, Any] = {
+        "rows": 3_000, "read": 3_000, "files": {"png": 2_900, "mp4": 100}, "texts": 2_972, "text_bytes": quantiles,
+        "shorter_side": quantiles, "repeated": 0, "values": (label, score),
+        "tars": "quickstart-{000000..000005}.tar", "card": "# quickstart",
+    }  # fmt: skip
+    return Contents(**values | more)
 
 
 def tags() -> list[TagShape]:

@@ -23,8 +23,10 @@ from curate.service.pages import new, router
 from curate.service.pages import people as people_pages
 from curate.service.pages import places as place_pages
 from curate.service.pages import runs as run_pages
+from curate.service.pages.data import contents
 from curate.service.people import quotas, tokens, users
 from curate.service.places import registrations, targets, workspaces
+from curate.service.problems import NotFoundProblem
 from curate.service.rest.errors import handle
 from curate.service.rest.frame import Frame
 from curate.service.runs import control, recipes, submit, views
@@ -46,6 +48,7 @@ ACTIONS = {
     "recipes.templates": recipes.list_recipes, "recipes.check": recipes.check_recipe,
     "recipes.plan": recipes.plan_recipe, "data.newest": datasets.newest, "data.datasets": datasets.list_datasets,
     "data.dataset": datasets.get_dataset, "data.lineage": datasets.get_lineage, "data.tags": tags.tags,
+    "data.contents": datasets.get_contents, "data.of_run": contents.looked,
     "data.history": tags.get_tag_history, "data.set_tag": tags.set_tag, "data.remove_tag": tags.remove_tag,
     "upkeep.storage": upkeep.get_storage, "upkeep.gc": upkeep.collect_garbage, "upkeep.pins": upkeep.pins,
     "upkeep.tombstones": upkeep.get_tombstones, "upkeep.add_pin": upkeep.add_pin,
@@ -65,8 +68,8 @@ ACTIONS = {
 }  # fmt: skip
 """What the pages call."""
 CALLERS = (
-    new, dataset_pages, people_pages, place_pages, run_pages, control, datasets, quotas, registrations, tags, targets,
-    tokens, upkeep, users, views, workspaces,
+    new, contents, dataset_pages, people_pages, place_pages, run_pages, control, datasets, quotas, registrations, tags,
+    targets, tokens, upkeep, users, views, workspaces,
 )  # fmt: skip
 
 
@@ -144,6 +147,7 @@ def _answers() -> dict[str, Any]:
         "data.newest": "openclipart",
         "data.datasets": Page(items=[examples.dataset(), examples.dataset(tags=[])], next=None),
         "data.dataset": examples.dataset(), "data.tags": examples.tags(), "data.history": Page(items=examples.tags()),
+        "data.contents": examples.contents(), "data.of_run": NotFoundProblem("run r-1: not found"),
         "data.lineage": examples.lineage(), "runs.runs": Page(items=examples.lines(), next="c2"),
         "runs.run": examples.run(), "runs.funnel": examples.funnel(),
         "runs.logs": Page(items=examples.log_lines(), next=None), "recipes.templates": [

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from curate.service.auth.roles import Role
 from curate.service.pages.kit import Visit, link, part
 from curate.service.samples.looking import Looked, looked
 
+CLUSTERS = {"cluster_tree", "cluster_profile"}
 TABS: list[tuple[str, str, Callable[[Looked], bool]]] = [
     ("", "Overview", lambda _: True),
     ("/samples", "Samples", lambda seen: bool(seen.made.with_rows)),
     ("/rejects", "Rejects", lambda seen: any(map(seen.made.rejected, seen.made.with_rows))),
+    ("/captions", "Captions", lambda seen: any(op.startswith(("text.", "caption.")) for op in seen.made.ops.values())),
+    ("/clusters", "Clusters", lambda seen: not CLUSTERS.isdisjoint(seen.made.kinds.values())),
 ]
 """(path below the run's, text, whether a run has what the page needs). Each page is listed once it works."""
 
@@ -35,6 +39,7 @@ def run_values(visit: Visit, seen: Looked, current: str) -> dict[str, Any]:
     return {
         "tabs": tabs, "base": base, "workspace": workspace or "", "place": one.place.name, "run_id": one.id,
         "run_title": title, "pixels": seen.pixels,
+        "operator": seen.role.covers(Role.OPERATOR),
     }  # fmt: skip
 
 

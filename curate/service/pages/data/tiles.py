@@ -18,6 +18,7 @@ Note = str | Callable[[dict[str, Any]], str]
 
 @dataclass(frozen=True)
 class Tile:
+    key: str
     href: str
     """The page of the sample."""
     src: str
@@ -43,7 +44,7 @@ def tiles(visit: Visit, run: Looked, page: SlicePage, note: Note = "") -> list[T
 def _tile(base: str, workspace: str | None, pixels: bool, row: dict[str, Any], note: Note) -> Tile:
     src = link(f"{base}/thumbnails/{part(row['shard'])}/{row['row']}", side="160", workspace=workspace)
     href = link(f"{base}/samples/{part(row['key'])}", workspace=workspace)
-    return Tile(href, src if pixels else "", *texts(row, note), video=row["media"] == "video")
+    return Tile(row["key"], href, src if pixels else "", *texts(row, note), video=row["media"] == "video")
 
 
 def texts(row: dict[str, Any], note: Note = "") -> tuple[str, str, str]:

@@ -1,0 +1,28 @@
+"""/runs/{id}/exclude: leave samples that one sees out of later runs."""
+
+from __future__ import annotations
+
+from fastapi import Response
+
+from curate.service.datasets.upkeep import NewTombstones, add_tombstones
+from curate.service.pages.data.tabs import of_run
+from curate.service.pages.forms import Form, Pages, done, made, words
+from curate.service.pages.kit import Visiting, part
+from curate.service.pages.runs import run_with
+from curate.service.problems import InvalidProblem
+from curate.service.samples.exports import keys_of
+
+router = Pages()
+
+
+@router.form("/runs/{run_id}/exclude", "/runs/{run_id}", run_with)
+def exclude(visit: Visiting, form: Form, run_id: str) -> Response:
+    seen, workspace = of_run(visit, run_id), words(form, "workspace") or None
+    keys = [str(key) for key in form.getlist("key")]
+    if words(form, "all"):
+        which = (words(form, name) for name in ("stage", "rejected", "where", "text"))
+        keys = keys_of(*visit.args, run_id, *which, workspace)
+    if not keys:
+        raise InvalidProblem("no sample was chosen; go back, choose some below their images, and repeat")
+    add_tombstones(*visit.args, seen.one.place.name, made(NewTombstones, entries=keys, why=words(form, "why")))
+    return done(f"/runs/{part(run_id)}", "excluded", workspace=workspace)

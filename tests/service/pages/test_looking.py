@@ -1,0 +1,297 @@
+"""Find, clusters, captions, what a dataset contains, and what people do with samples: over a small real workspace."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from curate.api import Options, Pipeline, Run, Slice, Workspace, make_stage
+from curate.api.find import Containing
+from curate.core.errors import InputError
+from curate.service.app import create_app
+from curate.service.auth.roles import Principal, Role
+from curate.service.samples import exports
+from curate.service.service import Service
+from curate.service.settings import Settings
+from curate.service.view import set_up
+from tests.html.browser import Browser
+from tests.service.pages.markup import Markup
+from tests.service.pages.served import served
+
+URL = "http://127.0.0.1:8090"
+HOSTILE = "<script>alert(1)</script>"
+ROWS, CHOSEN = 24, 10
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+    """24 images in 4 shards: 2 are too small, 10 are packed. Captions name a colour; one is hostile."""
+    folder = tmp_path_factory.mktemp("looking")
+    images = folder / "images"
+    for number in range(ROWS):
+        kind, side = ("red", "blue")[number % 2], 8 if number < 2 else 40
+        place = images / kind / f"{number:02}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        colour = (250 - 4 * number, 0, 0) if kind == "red" else (0, 0, 250 - 4 * number)
+        Image.new("RGB", (side, side), colour).save(place)
+        place.with_suffix(".txt").write_text(f"a {kind} Bicycle {number}" if number != 5 else HOSTILE)
+    made = Pipeline().add("pool", make_stage("acquire.folder", namespace="n", path=str(images), shard_rows=6))
+    made.add("inspect", make_stage("image.inspect"), "pool")
+    made.add("size", make_stage("image.filter", min_side=16), "inspect")
+    made.add("embed", make_stage("image.embed", encoder="tiny"), "size")
+    made.add("index", make_stage("search.fit"), "embed")
+    made.add("tree", make_stage("cluster.fit", levels=[4, 2], rounds=0), "embed")
+    made.add("clusters", make_stage("cluster.assign", levels=2), "embed", tree="tree")
+    made.add("sample", make_stage("select.hierarchical", target=CHOSEN), "clusters", tree="tree")
+    made.add("packed", make_stage("pack.webdataset", name="bikes", carry={"label": "meta.folder"}), "sample")
+    found = Workspace(str(folder / "bikes"))
+    found.submit(made.check(), run_id="one", options=Options(cpus=1)).wait()
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(workspace: Workspace) -> Run:
+    return workspace.run("one")
+
+
+@pytest.fixture(scope="module")
+def service(workspace: Workspace, migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    path = tmp_path_factory.mktemp("state") / "view.db"
+    shutil.copy(migrated_file, path)
+    with closing(Service.of(Settings(database=f"sqlite:///{path}", url=URL))) as made:
+        made.alone = set_up(made, workspace)
+        made.sandbox.start = lambda: None  # type: ignore[method-assign]
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(service: Service) -> Iterator[TestClient]:
+    with TestClient(create_app(service, reconcile=False), base_url=URL, follow_redirects=False) as made:
+        yield made
+
+
+def get(client: TestClient, path: str, status: int = 200) -> str:
+    answer = client.get(path)
+    assert answer.status_code == status, answer.text
+    assert Markup(answer.text).problems == []
+    assert HOSTILE not in answer.text
+    return answer.text
+
+
+def keys(run: Run, stage: str) -> list[str]:
+    found: list[str] = run.slice(Slice(stage), limit=100).table["key"].to_pylist()
+    return found
+
+
+# --- find -------------------------------------------------------------------------------------------------------------
+
+
+def test_texts_are_found_in_lists_and_regardless_of_case() -> None:
+    table = pa.table({"a": ["A Fox", None, "dog", ""], "b": [None, ["x", "foxes"], [], ["cat", None]]})
+    assert Containing("fox", ("a", "b")).holds(table).tolist() == [True, True, False, False]
+    assert Containing("(", ("a",)).holds(table).tolist() == [False] * 4  # no pattern
+
+
+def test_a_key_its_start_and_a_source_id_are_found_by_the_index(client: TestClient, run: Run) -> None:
+    key = keys(run, "pool")[3]
+    source = run.slice(Slice("pool"), ["source_id"]).table["source_id"][3].as_py()
+    for text in (key, key[:10], source):
+        found = client.get(f"/api/v1/runs/one/find?text={quote(text)}").json()
+        assert ([row["key"] for row in found["rows"]], found["by"], found["searched"]) == ([key], "key", 0)
+    assert client.get(f"/api/v1/runs/one/find?text={key[:6]}").json()["by"] == "text"  # it may be a word
+    page = get(client, f"/find?q={key}")
+    assert "By key" in page and f"/runs/one/samples/{key}" in page and "Find similar images" in page
+
+
+def test_a_text_is_found_shard_by_shard_with_a_cursor(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("curate.service.samples.find.SECONDS", 0.0)  # a shard a page
+    found, cursor, searched = list[str](), "", list[int]()
+    while True:
+        page = client.get(f"/api/v1/runs/one/find?text=RED bicycle&cursor={cursor}").json()
+        found += [row["key"] for row in page["rows"]]
+        searched.append(page["searched"])
+        cursor = page["next"]
+        if not cursor:
+            break
+    assert (len(set(found)), searched, page["shards"]) == (12, [1, 2, 3, 4], 4)
+    text = get(client, "/find?q=RED bicycle&run=one")
+    assert "By text" in text and "searched 1 of 4 shards" in text
+
+
+def test_a_reason_leads_to_its_rejects(client: TestClient) -> None:
+    text = get(client, "/find?q=too small")
+    assert "By reject reason" in text and "/runs/one/samples?stage=size&amp;rejected=too_small" in text
+
+
+def test_meaning_is_searched_if_there_is_an_index(client: TestClient, run: Run) -> None:
+    assert "By meaning" in get(client, "/find?q=a red square")
+    key = keys(run, "embed")[0]
+    text = get(client, f"/find?like={key}")
+    assert "Similar images" in text and "similarity 0.9" in text
+
+
+def test_what_cannot_be_found_is_said(client: TestClient) -> None:
+    assert "No text of 4 shards contains" in get(client, "/find?q=zebra<b>")
+    assert "nowhere" in get(client, "/find?q=x&stage=nowhere", 422)
+    assert "not found" in get(client, "/find?q=x&run=other", 404)
+    assert get(client, "/find")
+
+
+# --- clusters and captions --------------------------------------------------------------------------------------------
+
+
+def test_clusters_have_what_was_chosen_on_every_level(run: Run) -> None:
+    found = run.clusters()
+    assert (found.rows_of, found.selection) == ("clusters", "sample")
+    for level in (1, 2):
+        column = run.slice(Slice("sample"), [f"cluster_{level}"], limit=100).table[f"cluster_{level}"].to_pylist()
+        assert found.level(level)["chosen"].to_pylist() == [column.count(number) for number in range(6 - 2 * level)]
+
+
+def test_the_way_down_a_tree(client: TestClient, run: Run) -> None:
+    text = get(client, "/runs/one/clusters")
+    assert "Level 2: 2 clusters" in text and "Level 1: 4 clusters" in text and "chosen</b>" in text
+    assert "/runs/one/thumbnails/" in text
+    text = get(client, "/runs/one/clusters?level=2&cluster=0")
+    assert "What it consists of" in text and "where=cluster_2+%3D+0" in text
+    assert "the finest" in get(client, "/runs/one/clusters?level=1&cluster=3")
+    for query in ("level=9", "level=1&cluster=4", "level=x", "sort=colour", "stage=pool", "cluster=-1"):
+        get(client, f"/runs/one/clusters?{query}", 422)
+
+
+def test_texts_are_beside_their_images(client: TestClient) -> None:
+    text = get(client, "/runs/one/captions?stage=inspect")
+    assert text.count('<li class="card">') == ROWS and "a red Bicycle 2" in text and "&lt;script&gt;" in text
+    assert "Nothing to check" not in text
+    for query in ("stage=nope", "columns=nope", "drawn=z"):
+        get(client, f"/runs/one/captions?{query}", 422)
+
+
+# --- datasets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_dataset_says_what_it_contains_and_how_to_read_it(client: TestClient, workspace: Workspace) -> None:
+    (dataset,) = workspace.datasets()
+    found = workspace.contents(dataset.base)
+    assert (found.rows, found.read, found.texts, found.repeated) == (CHOSEN, CHOSEN, CHOSEN, 0)
+    assert found.files == {"png": CHOSEN} and found.shorter_side == (40.0,) * 5
+    assert [(one.column, one.source, one.distinct) for one in found.values] == [("label", "meta.folder", 2)]
+    assert sum(rows for _, rows in found.values[0].top) == CHOSEN
+    text = get(client, f"/datasets/bikes/{dataset.base.removeprefix('datasets/')}")
+    assert "where=meta.folder+%3D+%27red%27" in text and text.count('class="tile"') == CHOSEN
+    assert f"--train-num-samples {CHOSEN}" in text and found.tars == "bikes-000000.tar" and found.tars in text
+    with pytest.raises(InputError, match="not a dataset"):
+        workspace.contents("datasets/bikes/0000")
+
+
+def test_a_field_of_meta_filters_and_is_shown(client: TestClient, run: Run) -> None:
+    found = run.slice(Slice("pool", where="meta.folder = 'blue'"), ["meta.folder"], limit=100).table
+    assert found["meta.folder"].to_pylist() == ["blue"] * 12
+
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+def exported(client: TestClient, form: str, query: str = "stage=sample") -> Any:
+    answer = client.get(f"/api/v1/runs/one/export?format={form}&{query}")
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-disposition"].startswith("attachment; ")
+    return answer
+
+
+def test_a_slice_is_exported(client: TestClient, run: Run) -> None:
+    chosen, query = keys(run, "sample"), "stage=sample&columns=width,embedding"
+    table = pq.read_table(io.BytesIO(exported(client, "parquet", query).content))
+    assert table["key"].to_pylist() == chosen and table["width"].to_pylist() == [40] * CHOSEN
+    rows = pa_csv.read_csv(io.BytesIO(exported(client, "csv", query).content))
+    assert rows["key"].to_pylist() == chosen and len(json.loads(rows["embedding"][0].as_py())) > 1
+    stages = yaml.safe_load("stages:\n" + exported(client, "recipe").text)["stages"]
+    rest = [key for key in keys(run, "pool") if key not in chosen]
+    keep = stages["without_1"]["keep"]
+    assert run.slice(Slice("pool", where=keep), limit=100).table["key"].to_pylist() == rest
+    assert len(exported(client, "recipe", "stage=pool&text=red").text.split("'")) == 2 * 12 + 1
+
+
+def test_a_notebook_reads_the_same_rows(client: TestClient, run: Run) -> None:
+    query = urlencode({"stage": "pool", "where": "meta.folder = 'red'", "text": "bicycle"})
+    cells = json.loads(exported(client, "notebook", query).text)["cells"]
+    names: dict[str, Any] = {}
+    exec(cells[0]["source"], names)
+    assert len(names["page"].table) == 12
+    hostile = exported(client, "notebook", f"stage=pool&text={quote(chr(34) + chr(39) + ')#' + chr(10) + 'import os')}")
+    for cell in json.loads(hostile.text)["cells"]:
+        compile(cell["source"], "cell", "exec")
+        assert not [line for line in cell["source"].splitlines() if line.startswith("import os")]
+
+
+def test_a_long_export_says_that_there_are_more(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert exported(client, "csv").headers["x-curate-more"] == "no"
+    monkeypatch.setattr(exports, "MOST_ROWS", 7)
+    answer = exported(client, "csv")
+    assert answer.headers["x-curate-more"] == "yes" and answer.text.count("\n") == 1 + 7
+
+
+def test_bad_exports_are_one_line(client: TestClient) -> None:
+    for query in ("stage=nope", "stage=pool&where=width >", "stage=pool&columns=nope", "stage=pool&format=exe"):
+        answer = client.get(f"/api/v1/runs/one/export?format=csv&{query}")
+        assert answer.status_code == 422 and "\n" not in answer.json()["detail"]
+
+
+def test_excluding_needs_a_choice_and_a_reason(client: TestClient, service: Service, workspace: Workspace) -> None:
+    for form in ({"why": "x"}, {"key": "ab" * 16, "why": ""}):
+        answer = client.post("/runs/one/exclude", data=form | {"csrf": service.csrf})
+        assert answer.status_code == 422 and Markup(answer.text).problems == []
+    assert client.post("/runs/one/exclude", data={"key": "ab" * 16, "why": "x"}).status_code == 403  # without the token
+    assert workspace.tombstones().get("key", ()) == ()
+
+
+def test_a_viewer_excludes_nothing(client: TestClient, service: Service, workspace: Workspace) -> None:
+    assert service.alone is not None
+    before, (place,) = service.alone, service.alone.roles
+    service.alone = Principal(before.user_id, before.user, "", roles={place: Role.VIEWER}, alone=True)
+    try:
+        text = get(client, "/runs/one/samples?stage=pool")
+        assert "Exclude" not in text and "Hidden" in text and "/thumbnails/" not in text
+        form = {"key": "ab" * 16, "why": "x", "csrf": service.csrf}
+        assert client.post("/runs/one/exclude", data=form).status_code == 403
+    finally:
+        service.alone = before
+    assert workspace.tombstones().get("key", ()) == ()
+
+
+@pytest.mark.long
+def test_red_bicycles_are_found_and_three_excluded(
+    browser: Browser, service: Service, run: Run, workspace: Workspace
+) -> None:
+    """By keyboard and mouse, in a browser; the next search by meaning leaves them out."""
+    with served(create_app(service, reconcile=False)) as url, browser.tab() as tab:
+        page = tab.page
+        page.goto(f"{url}/runs/one")
+        page.get_by_label("Find samples by key").fill("red bicycle")
+        page.keyboard.press("Enter")
+        page.get_by_role("heading", name="By text").wait_for()
+        chosen = [page.locator("ul[aria-label='By text'] input[name=key]").nth(place) for place in range(3)]
+        keys = [one.get_attribute("value") for one in chosen]
+        for one in chosen:
+            one.check()
+        page.get_by_text("Exclude samples from later runs").click()
+        page.get_by_label("Why").fill("Not a bicycle")
+        page.get_by_role("button", name="Exclude them").click()
+        page.get_by_text("No later run uses these samples").wait_for()
+        assert tab.messages == []
+    assert set(keys) == set(workspace.tombstones()["key"])
+    assert not set(keys) & {hit.key for hit in run.search("a red bicycle", limit=24).hits}
