@@ -121,8 +121,8 @@ def clusters_of(run: RunRecord, stage: str | None = None) -> Clusters:
     users = [name for name, one in about.items() if one["ports"].get("tree") == tree and name in run.outputs]
     rows_of = [name for name in users if about[name]["op"] == ASSIGN]
     selections = [name for name in users if str(run.outputs[name]["base"]).startswith("selections/")]
-    made = Clusters(chosen, table, levels, profiled, drifts, rows_of[-1] if rows_of else "")
-    return _with_quotas(run, made, selections[-1]) if selections else made
+    found = Clusters(chosen, table, levels, profiled, drifts, rows_of[-1] if rows_of else "")
+    return _with_quotas(run, found, selections[-1]) if selections else found
 
 
 def _with_quotas(run: RunRecord, found: Clusters, stage: str) -> Clusters:

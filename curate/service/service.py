@@ -35,9 +35,9 @@ class Service:
     wake: Callable[[], None] = field(default=lambda: None)
     """Lets the reconciler of this process look at once, because a user has requested something."""
     alone: Principal | None = None
-    """Whoever asks is this user: `curate view`."""
+    """The only user, who needs no account: `curate view`."""
     csrf: str = field(default_factory=secrets.token_urlsafe, repr=False)
-    """Of the forms of that user; others have one per session."""
+    """For that user's forms; other users have one per session."""
     limiter: Limiter = field(init=False)
     """Counts requests and failed logins."""
     thumbnails: Cached = field(init=False)

@@ -1,8 +1,8 @@
 """`curate view`: the pages over one workspace, on loopback and without accounts, Ray or a target.
 
-Whoever reaches the port is the one user, an operator of this workspace; `rest.frame` and `auth.sessions` keep the pages
-of other sites out. The state is in a temporary folder. What stays is in the workspace: pins, of which the next start
-makes the tags again, and tombstones.
+Every program that reaches the port is the one user, an operator of this workspace; `rest.frame` and `auth.sessions`
+keep the pages of other sites out. The state is in a temporary folder. Tombstones and pins stay in the workspace, and
+the next start restores the tags from the pins.
 """
 
 from __future__ import annotations

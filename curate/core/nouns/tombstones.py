@@ -42,7 +42,7 @@ class Tombstones:
         for name in COLUMNS:
             values = self.values.get("key" if name in ("parent", "root") else name)
             if values and name in table.column_names:
-                hit = pc.is_in(table.column(name), value_set=pa.array(values, pa.string()))
+                hit = pc.is_in(table.column(name).cast(pa.string()), value_set=pa.array(values, pa.string()))
                 excluded |= hit.to_numpy(zero_copy_only=False)
         return excluded
 

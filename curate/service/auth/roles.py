@@ -53,7 +53,7 @@ class Principal:
     session: str = ""
     """Digest of the browser session; "" for a bearer token."""
     alone: bool = False
-    """Whether nobody else uses the service, which has no accounts and runs nothing: `curate view`."""
+    """Whether this is the only user, of `curate view`: without an account, and without a cluster for runs."""
 
     @property
     def login(self) -> str:

@@ -15,18 +15,16 @@ from fastapi import Query, Response
 
 from curate.api import Slice, plain
 from curate.core.errors import InputError
-from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import Router, Served, Who, Workspace
 from curate.service.samples.find import LONGEST
 from curate.service.samples.looking import SAMPLE, Looked, RunName, looked
 from curate.service.samples.slices import Columns, Reason, Stage, Where, listed, slice_of
-from curate.service.service import Service
 
 router = Router(tags=["data"])
 MOST_ROWS = 100_000
 MOST_KEYS = 10_000
-"""Of one order of tombstones."""
+"""The limit of one order of tombstones."""
 SECONDS = 20.0
 AT_ONCE = 1000
 FILTERED = 200
@@ -97,11 +95,8 @@ def collected(seen: Looked, which: Slice, columns: Sequence[str], most: int) -> 
         raise InvalidProblem(str(error)) from None
 
 
-def keys_of(
-    service: Service, who: Principal, run: str, stage: str, rejected: str, where: str, text: str, workspace: str | None
-) -> list[str]:
+def keys_of(seen: Looked, stage: str, rejected: str, where: str, text: str) -> list[str]:
     """The keys of a whole slice, for one order of tombstones. Raises InvalidProblem for too many."""
-    seen = looked(service, who, run, workspace)
     table, more = collected(seen, sliced(seen, stage, rejected, where, text), (), MOST_KEYS)
     if more:
         raise InvalidProblem(f"more than {MOST_KEYS:,} samples; add a filter to the recipe instead, from the export")

@@ -1,4 +1,4 @@
-"""Find samples of a run by what people type: a key, a source id or a URL by the index; else a text by scanning."""
+"""Find samples of a run by what people type: a key, a source id or a URL by the index, and any text by scanning."""
 
 from __future__ import annotations
 

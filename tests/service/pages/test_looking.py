@@ -144,7 +144,7 @@ def test_meaning_is_searched_if_there_is_an_index(client: TestClient, run: Run) 
     assert "Similar images" in text and "similarity 0.9" in text
 
 
-def test_what_cannot_be_found_is_said(client: TestClient) -> None:
+def test_the_page_says_what_it_did_not_find(client: TestClient) -> None:
     assert "No text of 4 shards contains" in get(client, "/find?q=zebra<b>")
     assert "nowhere" in get(client, "/find?q=x&stage=nowhere", 422)
     assert "not found" in get(client, "/find?q=x&run=other", 404)
@@ -265,7 +265,7 @@ def test_a_viewer_excludes_nothing(client: TestClient, service: Service, workspa
     service.alone = Principal(before.user_id, before.user, "", roles={place: Role.VIEWER}, alone=True)
     try:
         text = get(client, "/runs/one/samples?stage=pool")
-        assert "Exclude" not in text and "Hidden" in text and "/thumbnails/" not in text
+        assert "Exclude" not in text and "Export" in text and "Hidden" in text and "/thumbnails/" not in text
         form = {"key": "ab" * 16, "why": "x", "csrf": service.csrf}
         assert client.post("/runs/one/exclude", data=form).status_code == 403
     finally:
@@ -290,7 +290,7 @@ def test_red_bicycles_are_found_and_three_excluded(
             one.check()
         page.get_by_text("Exclude samples from later runs").click()
         page.get_by_label("Why").fill("Not a bicycle")
-        page.get_by_role("button", name="Exclude them").click()
+        page.get_by_role("button", name="Exclude").click()
         page.get_by_text("No later run uses these samples").wait_for()
         assert tab.messages == []
     assert set(keys) == set(workspace.tombstones()["key"])

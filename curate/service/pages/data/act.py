@@ -20,8 +20,8 @@ def exclude(visit: Visiting, form: Form, run_id: str) -> Response:
     seen, workspace = of_run(visit, run_id), words(form, "workspace") or None
     keys = [str(key) for key in form.getlist("key")]
     if words(form, "all"):
-        which = (words(form, name) for name in ("stage", "rejected", "where", "text"))
-        keys = keys_of(*visit.args, run_id, *which, workspace)
+        stage, rejected, where, text = (words(form, name) for name in ("stage", "rejected", "where", "text"))
+        keys = keys_of(seen, stage, rejected, where, text)
     if not keys:
         raise InvalidProblem("no sample was chosen; go back, choose some below their images, and repeat")
     add_tombstones(*visit.args, seen.one.place.name, made(NewTombstones, entries=keys, why=words(form, "why")))

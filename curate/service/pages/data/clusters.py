@@ -25,11 +25,11 @@ SORTS = [
 ]  # fmt: skip
 LIMIT, MOST = 24, 960
 READ = 1000
-"""Rows that are looked at for images of the clusters of one page."""
+"""Rows that are read for the images of a page of clusters."""
 SHOWN, SAMPLES = 5, 60
 """Images of a cluster in a list, and on its own page."""
 PROFILED = ("name", "mean_distance", "top_source", "top_source_share", "flags", "chosen")
-"""What only profiles and selections say of a cluster."""
+"""Columns that only profiles and selections add."""
 
 
 @router.get("/runs/{run_id}/clusters")

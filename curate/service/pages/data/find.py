@@ -77,9 +77,10 @@ def _near(visit: Visit, seen: Looked, query: dict[str, str]) -> tuple[list[Tile]
     """(the samples nearest in meaning, or why there are none). A run without an index says nothing."""
     if INDEX not in seen.made.kinds.values():
         return [], "this run has no stage `search.fit`" if query["like"] else ""
-    asked = {"key": query["like"]} if query["like"] else {"text": query["q"]}
     try:
-        found = search(*visit.args, seen.one.id, **asked, workspace=seen.one.place.name, limit=NEAREST)
+        text = None if query["like"] else query["q"]
+        place = seen.one.place.name
+        found = search(*visit.args, seen.one.id, text, query["like"] or None, workspace=place, limit=NEAREST)
     except CurateError as error:
         return [], shown(error)["detail"]
     rows = pa.Table.from_pylist([vars(hit) | {"reason": None} for hit in found.hits], FIXED)
