@@ -16,7 +16,7 @@ from curate.engine.record.live import LiveRows
 from curate.engine.record.runs import RunRecord
 
 NO_TEXTS = frozenset(
-    {"key", "sha256", "pixel_sha256", "ext", "mode", "format", "parent", "root", "span", "duplicate_set"}
+    "key sha256 pixel_sha256 ext mode format parent root span duplicate_set duplicate_of duplicate_kind".split()  # noqa: SIM905
 )
 """Columns of texts that say nothing to people, or have an index."""
 LEAST = 8

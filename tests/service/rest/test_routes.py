@@ -140,7 +140,10 @@ def test_a_stranger_sees_nothing_of_a_workspace(site: Site, run: str) -> None:
     for method, path in routes(site.app):
         if method != "GET" or not {"{workspace}", "{run}", "{run_id}"} & set(path.split("/")):
             continue
-        query = {"base": "datasets/main/ab", "url": "http://host/a.jpg", "stage": "pool"}
+        query = {"base": "datasets/main/ab", "url": "http://host/a.jpg", "stage": "pool"} | {
+            "text": "a",
+            "format": "csv",
+        }
         headers = {"Accept": "application/json"}
         answer = site.ask("GET", filled(path, run), site.people.stranger, headers=headers, params=query)
         assert answer.status_code in (403, 404), f"{path}: {answer.status_code}"

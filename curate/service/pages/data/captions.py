@@ -21,7 +21,7 @@ LIMIT = 24
 DIGITS = "0123456789abcdef"
 MANY = 2000
 """Rows from which on only keys that begin with one digit are drawn: keys are hashes, so that these are a fair part."""
-OTHERS = ("source_id", "name", "url", "meta", "source", "duplicate_of", "duplicate_kind")
+OTHERS = ("source_id", "name", "url", "meta", "source")
 """Columns of texts that describe no image."""
 
 
