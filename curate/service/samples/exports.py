@@ -80,17 +80,17 @@ def sliced(seen: Looked, stage: str, rejected: str | None, where: str | None, te
 
 
 def collected(seen: Looked, which: Slice, columns: Sequence[str], most: int) -> tuple[pa.Table, bool]:
-    """The first rows, and whether there are more. Raises InvalidProblem."""
-    tables, cursor, until = list[pa.Table](), "", time.monotonic() + SECONDS
+    """The first rows, and whether there are more, also in shards that cannot be read. Raises InvalidProblem."""
+    tables, cursor, until, lost = list[pa.Table](), "", time.monotonic() + SECONDS, False
     try:
         while True:
             left = most - sum(map(len, tables))
             seconds = until - time.monotonic()
             page = seen.run.slice(which, columns, cursor=cursor, limit=min(AT_ONCE, left), seconds=seconds)
             tables.append(page.table)
-            cursor = page.next
+            cursor, lost = page.next, lost or bool(page.lost)
             if not cursor or left <= len(page.table) or time.monotonic() >= until:
-                return pa.concat_tables(tables), bool(cursor)
+                return pa.concat_tables(tables), lost or bool(cursor)
     except InputError as error:
         raise InvalidProblem(str(error)) from None
 
@@ -99,7 +99,9 @@ def keys_of(seen: Looked, stage: str, rejected: str, where: str, text: str) -> l
     """The keys of a whole slice, for one order of tombstones. Raises InvalidProblem for too many."""
     table, more = collected(seen, sliced(seen, stage, rejected, where, text), (), MOST_KEYS)
     if more:
-        raise InvalidProblem(f"more than {MOST_KEYS:,} samples; add a filter to the recipe instead, from the export")
+        raise InvalidProblem(
+            f"more than {MOST_KEYS:,} samples, or lost shards; add the export's filter to the recipe instead"
+        )
     return [str(key) for key in table.column("key").to_pylist()]
 
 

@@ -66,7 +66,7 @@ def _found(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
         for name, reason, rows in found.reasons
     ]
     return values | {
-        "found": found, "tiles": tiles(visit, seen, some), "reasons": reasons,
+        "found": found, "some": some, "tiles": tiles(visit, seen, some), "reasons": reasons,
         "stages": [(name, name) for name in seen.made.with_rows],
         "next": link("/find", **query, cursor=found.next) if found.next else "",
         "first": link("/find", **query) if cursor else "",
