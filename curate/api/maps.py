@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from curate.kernels.region import corners_of, inside
 OP = "project.place"
 MOST_POINTS = 1_000_000
 CATEGORIES, STEPS = 10, 8
-"""Values of a column that have a colour of their own, and ranges of a column of numbers."""
+"""Values of a column that have their own colour, and ranges of a column of numbers."""
 OTHER, NONE = "other", "no value"
 GREY = "#9aa0a8"
 COLOURS = (
@@ -121,7 +122,8 @@ def chosen_map(run: RunRecord, stage: str | None) -> tuple[str, str]:
 
 def points(run: RunRecord, stage: str | None = None, colour: str = "", alive: str = "") -> MapPoints:
     """The rows that are alive at a stage with a map. colour: a column of any stages, "": one colour; alive: a stage,
-    whose rows have `alive` 1; "": all rows have. Of more than MOST_POINTS rows, those of some shards, chosen by hash.
+    whose rows have `alive` 1; "": all rows have. A pool of more than MOST_POINTS rows is shown by some of its shards,
+    chosen by hash.
     Raises InputError for an unknown stage or column."""
     name, column = chosen_map(run, stage)
     rows = LiveRows(run, name)
@@ -159,6 +161,13 @@ def points(run: RunRecord, stage: str | None = None, colour: str = "", alive: st
         passed[picked].astype(np.uint8), shard[picked], row[picked].astype(np.int32),
         [rows.shards[place].id for place in read], legend, len(rows.shards),
     )  # fmt: skip
+
+
+def columns_of(run: RunRecord, stage: str) -> list[str]:
+    """Columns that a map may be coloured by, those of stages before those of the pool."""
+    rows = LiveRows(run, stage)
+    names = [name for name, field in rows.fields.items() if name != "key" and _colours(field.type)]
+    return sorted(names, key=lambda name: (rows.places[name][0] == rows.pool, name))
 
 
 # --- colours ----------------------------------------------------------------------------------------------------------
@@ -213,7 +222,7 @@ def _ranges(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], list[Colour
     edges = np.unique(np.quantile(values[good], np.linspace(0, 1, STEPS + 1))) if good.any() else np.zeros(0)
     steps = max(1, len(edges) - 1)
     found = np.where(good, np.clip(np.searchsorted(edges, values, side="right") - 1, 0, steps - 1), steps)
-    ends = [f"{low:.4g} to {high:.4g}" for low, high in zip(edges[:-1], edges[1:], strict=True)] or ["all"]
+    ends = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges.tolist())] or ["all"]
     picked = np.linspace(0, STEPS - 1, steps).round().astype(int)
     labels = [(end, SCALE[at]) for end, at in zip(ends, picked.tolist(), strict=True)]
     return _lines(found, [*labels, (NONE, GREY)])

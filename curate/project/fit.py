@@ -12,7 +12,7 @@ from pydantic import Field
 from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError
 from curate.core.group import Group
-from curate.core.hashing import digest
+from curate.core.hashing import digest_bytes
 from curate.kernels.draw import drawn
 from curate.kernels.embeddings import embedding_arrays, encoder_identity
 from curate.project.neighbours import spread
@@ -85,7 +85,7 @@ class FitProjection(Fit):
             "explained": explained,
             "neighbours": self.neighbours,
             "extent": [*low.tolist(), *high.tolist()],
-            "version": digest([array.tobytes().hex() for array in made.values()])[:16],
+            "version": digest_bytes(array.tobytes() for array in made.values())[:16],
         }
         return {**made, "summary": summary}
 

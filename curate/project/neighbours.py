@@ -87,7 +87,7 @@ def graph(
     rows = len(vectors)
     cosine, ids = index_of(vectors).search(vectors, neighbours + 1)
     own = (ids == np.arange(rows)[:, None]) | (ids < 0)
-    own[:, -1] |= ~own.any(axis=1)  # of equal rows, another one may stand in its place
+    own[:, -1] |= ~own.any(axis=1)  # an equal row may be listed in its place
     keep = np.argsort(own, axis=1, kind="stable")[:, :neighbours]
     ids = np.take_along_axis(ids, keep, 1)
     distance = np.sqrt(np.maximum(2 - 2 * np.take_along_axis(cosine, keep, 1), 0)).astype(np.float64)

@@ -27,12 +27,12 @@ from curate.service.rest.frame import Closed, Frame
 from curate.service.rest.openapi import TAGS, openapi
 from curate.service.rest.routing import API
 from curate.service.runs import control, logs, recipes, submit, views
-from curate.service.samples import samples, search, slices
+from curate.service.samples import maps, samples, search, slices
 from curate.service.service import Service
 
 PARTS = (
     users, tokens, quotas, workspaces, targets, registrations, recipes, submit, views, control, logs, tags, datasets,
-    releases, slices, samples, search, upkeep,
+    releases, slices, samples, maps, search, upkeep,
 )  # fmt: skip
 
 

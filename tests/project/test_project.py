@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from curate.core.contracts import Batch
 from curate.core.errors import CurateError, InputError
-from curate.core.hashing import digest
+from curate.core.hashing import digest_bytes
 from curate.kernels.region import inside
 from curate.project.fit import FitProjection, principal_axes
 from curate.project.place import Place
@@ -58,7 +58,7 @@ def test_the_map_is_the_same_twice_and_for_any_threads(vectors: np.ndarray, meth
     stage = FitProjection(method=method, epochs=20)
     one, two = (fitted(stage, table(vectors), threads=threads) for threads in (1, 3))
     assert one["summary"] == two["summary"]
-    assert digest([one[name].tobytes().hex() for name in one if name != "summary"])[:16] == one["summary"]["version"]
+    assert digest_bytes(one[name].tobytes() for name in one if name != "summary")[:16] == one["summary"]["version"]
     assert fitted(stage.model_copy(update={"seed": 1, "sample": 100}), table(vectors))["summary"] != one["summary"]
 
 
