@@ -52,9 +52,9 @@ from curate.pack.export import export
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "DatasetInfo", "Entry",
     "EventsPage", "FetchStatus", "Fetched", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage",
-    "MapPoints", "Op", "Options", "Page", "Pipeline", "PlanLine", "Polygon", "Result", "Run", "RunRecord", "RunSpend", "RunSummary",
-    "SampleFile", "Slice", "SlicePage", "Spend", "StageDiff", "StageStatus", "Status", "Story", "Usage", "Workspace",
-    "abandoned", "describe", "dollars", "duration", "export", "json_schema", "load_recipe", "make_stage", "new_run_id",
-    "ops", "opt_outs", "plain", "plan_json", "plan_table", "push_release", "recorded", "resolve", "small_images",
-    "speed", "spend_words", "stop_environment", "try_row", "verify_takedown", "write_table",
+    "MapPoints", "Op", "Options", "Page", "Pipeline", "PlanLine", "Polygon", "Result", "Run", "RunRecord", "RunSpend",
+    "RunSummary", "SampleFile", "Slice", "SlicePage", "Spend", "StageDiff", "StageStatus", "Status", "Story", "Usage",
+    "Workspace", "abandoned", "describe", "dollars", "duration", "export", "json_schema", "load_recipe", "make_stage",
+    "new_run_id", "ops", "opt_outs", "plain", "plan_json", "plan_table", "push_release", "recorded", "resolve",
+    "small_images", "speed", "spend_words", "stop_environment", "try_row", "verify_takedown", "write_table",
 ]  # fmt: skip

@@ -155,7 +155,9 @@ def points(run: RunRecord, stage: str | None = None, colour: str = "", alive: st
         np.concatenate([np.zeros(0, kind), *(part[at] for part in found)]) for at, kind in ((1, int), (2, bool))
     )
     xy = np.stack([table.column(at).to_numpy() for at in (0, 1)], axis=1).astype(np.float32)[picked]
-    category, legend = _coloured(table.column(2).take(pa.array(picked)), _names(run, colour)) if colour else _plain(xy)
+    category, legend = (
+        _coloured(table.column(2).take(pa.array(picked)), colour, _names(run, colour)) if colour else _plain(xy)
+    )
     return MapPoints(
         name, column, (fields[0].metadata or {}).get(b"map", b"").decode(), xy, category,
         passed[picked].astype(np.uint8), shard[picked], row[picked].astype(np.int32),
@@ -201,10 +203,10 @@ def _names(run: RunRecord, column: str) -> Mapping[Any, str]:
     return {number: f"{number}: {name}" for number, name in enumerate(names) if name}
 
 
-def _coloured(values: pa.ChunkedArray, names: Mapping[Any, str]) -> tuple[NDArray[np.uint8], list[Colour]]:
+def _coloured(values: pa.ChunkedArray, column: str, names: Mapping[Any, str]) -> tuple[NDArray[np.uint8], list[Colour]]:
     """Line of the legend of each value, and the legend: the most frequent values, or ranges of a score."""
     kind = values.type
-    number = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not names)
+    number = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not _CLUSTER.fullmatch(column))
     if number and pc.count_distinct(values).as_py() > CATEGORIES:
         return _ranges(values.cast(pa.float64()).to_numpy())
     counts = values.drop_null().value_counts().to_pylist()

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from curate.api import maps
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
+from curate.api.maps import MapPoints, columns_of, maps_of, points
 from curate.api.pixels import SampleFile
 from curate.api.related import children_of, copies_in, rows_of
 from curate.api.slices import Slice, SlicePage, SliceReader
@@ -256,16 +256,16 @@ class Run:
 
     def maps(self) -> dict[str, str]:
         """Stages that placed the rows on a map -> the start of the names of their two columns."""
-        return maps.maps_of(self.record)
+        return maps_of(self.record)
 
     def map_columns(self, stage: str) -> list[str]:
         """Columns that a map may be coloured by."""
-        return maps.columns_of(self.record, stage)
+        return columns_of(self.record, stage)
 
-    def map(self, stage: str | None = None, colour: str = "", alive: str = "") -> maps.MapPoints:
+    def map(self, stage: str | None = None, colour: str = "", alive: str = "") -> MapPoints:
         """The points of a map, in a random order. colour: a column; alive: a stage whose rows are marked. Raises
         InputError."""
-        return maps.points(self.record, stage, colour, alive)
+        return points(self.record, stage, colour, alive)
 
     def clusters(self, stage: str | None = None) -> Clusters:
         """The clusters built by a stage."""

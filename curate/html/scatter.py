@@ -17,7 +17,7 @@ FAINT = 56
 
 
 def fitted(view: View, width: int, height: int) -> View:
-    """The least view of the shape width x height around another one, so that both axes have the same scale."""
+    """The least view of the shape width x height around a view, so that both axes have the same scale."""
     left, bottom, right, top = view
     scale = max((right - left) / width, (top - bottom) / height)
     x, y = (left + right) / 2, (bottom + top) / 2

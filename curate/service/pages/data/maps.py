@@ -36,6 +36,7 @@ ZOOM = 3.0
 FILTERED = ("select.", "cluster.fit", "pack.")
 """Ops that a region may come before; the first of these kinds that the run has is chosen."""
 SIDES = (("inside", "Only these"), ("outside", "Never these"))
+REASONS = {"inside": "outside_region", "outside": "inside_region"}
 DRAWN = ("stage", "colour", "alive")
 KEPT = (*DRAWN, "q", "within", "view", "side", "before", "reason")
 
@@ -137,13 +138,15 @@ def _picture(visit: Visit, own: dict[str, Any], found: MapShape, view: Sequence[
     base = visit.request.url.path
     left, bottom, right, top = (float(f"{one:.6g}") for one in view)
     text = f"{left},{bottom},{right},{top}"
+    whole = [f"{float(f'{one:.6g}')}" for one in fitted(found.extent, *SIZE)]
+    own = own | {"view": text if text != ",".join(whole) else ""}
     drawn = {name: own[name] for name in (*DRAWN, "workspace")}
     corners = f"{left},{bottom} {right},{bottom} {right},{top} {left},{top}"
     return {
         "image": link(f"{base}/image", **drawn, view=text, within=own["within"]), "view": text, "size": SIZE,
         "points": link(f"/api/v1/runs/{part(found.run)}/map/points", **drawn), "point": link(f"{base}/point", **drawn),
         "whole": link(base, **{**own, "view": ""}), "in_view": link(base, **{**own, "within": corners}),
-        "zoomed": text != ",".join(f"{float(f'{one:.6g}')}" for one in fitted(found.extent, *SIZE)),
+        "zoomed": bool(own["view"]),
     }  # fmt: skip
 
 
@@ -158,7 +161,7 @@ def _choices(seen: Looked, found: MapShape) -> dict[str, Any]:
     }  # fmt: skip
 
 
-# --- what was found and chosen ------------------------------------------------------------------------------------------
+# --- what was found and chosen ----------------------------------------------------------------------------------------
 
 
 def _rows(rows: list[dict[str, Any]]) -> pa.Table:
@@ -212,7 +215,8 @@ def _recipe(
     """The region as a stage, and the recipe with it."""
     run = get_run(*visit.args, found.run, visit.query("workspace") or None)
     side = query["side"] if query["side"] in dict(SIDES) else "inside"
-    reason = query["reason"] if re.fullmatch("[a-z][a-z0-9_]{0,59}", query["reason"]) else f"{side}_region"
+    given = query["reason"] if query["reason"] not in REASONS.values() else ""
+    reason = given if re.fullmatch("[a-z][a-z0-9_]{0,59}", given) else REASONS[side]
     stages = [one for one in run.stage_list if one.inputs and one.op.startswith(FILTERED)]
     stages.sort(key=lambda one: [one.op.startswith(kind) for kind in FILTERED].index(True))
     before = next((one for one in stages if one.stage == query["before"]), stages[0] if stages else None)
@@ -237,7 +241,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def with_stage(recipe: str, before: str, lines: Sequence[str], name: str) -> str | None:
-    """A recipe with a stage before another one, which then reads from it. None if its lines are not found: it only
+    """A recipe with a stage before another stage, which then reads from it. None if its lines are not found: it only
     looks at lines, since what people typed is parsed in the sandbox alone."""
     held = recipe.splitlines()
     head = re.compile(rf"  {re.escape(before)}:\s*(#.*)?")

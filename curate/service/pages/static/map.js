@@ -87,7 +87,7 @@ async function start() {
   function draw() {
     drawn = { ...view };
     const ratio = Math.min(devicePixelRatio, 2), w = width * OVERSIZE, h = height * OVERSIZE;
-    const size = Math.min(10, Math.max(count > 300000 ? 1 : count > 30000 ? 2 : 4, 2 * Math.sqrt(drawn.scale / whole_view().scale)));
+    const size = Math.min(10, Math.max(1, (count > 300000 ? 1 : count > 30000 ? 2 : 4) * Math.min(1, width / 800) * Math.sqrt(drawn.scale / whole_view().scale)));
     if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
       canvas.width = Math.round(w * ratio);
       canvas.height = Math.round(h * ratio);
