@@ -55,7 +55,7 @@ def test_a_region_of_the_map_is_a_slice(run: Run) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1,2 3,4", "1,2 3,4 x,5", "1,2 3,4 nan,5", "1 2 3", "0,0 " * 201])
-def test_what_is_no_polygon_is_one_line(text: str) -> None:
+def test_a_wrong_polygon_is_one_line(text: str) -> None:
     with pytest.raises(InputError, match=r"^region: .*expected .*corners"):
         Polygon.parse(text, "map")
 

@@ -81,7 +81,7 @@ def test_the_image_shows_the_points(client: TestClient, people: People) -> None:
         assert client.get(f"{PAGE}/image", params=wrong, headers=people.viewer.headers).status_code == 422
 
 
-def test_who_may_not_see_pixels_sees_points_only(client: TestClient, people: People) -> None:
+def test_a_viewer_without_the_grant_sees_points_only(client: TestClient, people: People) -> None:
     viewer, operator = (
         client.get(f"{PAGE}/point?point=3", headers=one.headers) for one in (people.viewer, people.operator)
     )
@@ -90,7 +90,7 @@ def test_who_may_not_see_pixels_sees_points_only(client: TestClient, people: Peo
     assert client.get(f"{PAGE}/point?point=9999", headers=people.operator.headers).status_code == 422
 
 
-def test_bad_input_is_said_on_the_page(client: TestClient, people: People) -> None:
+def test_bad_input_is_a_line_on_the_page(client: TestClient, people: People) -> None:
     for query, status, text in (
         ({"colour": "<script>alert(1)</script>"}, 422, "no stage over the rows"),
         ({"within": "1,2 3,4"}, 422, "expected 3 to 200 corners"),
