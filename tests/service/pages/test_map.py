@@ -102,7 +102,7 @@ def test_bad_input_is_a_line_on_the_page(client: TestClient, people: People) -> 
         assert answer.status_code == status and text in answer.text and "<script>alert" not in answer.text
 
 
-# --- in a browser -------------------------------------------------------------------------------------------------------
+# --- in a browser ------------------------------------------------------------------------------------------------------
 
 
 def drawn(tab: Tab) -> None:
@@ -122,6 +122,7 @@ INK = """() => {
 }"""
 
 
+@pytest.mark.long
 def test_a_lasso_counts_what_numpy_counts(browser: Browser, url: str, people: People, client: TestClient) -> None:
     with browser.tab(extra_http_headers=people.operator.headers) as tab:
         page = tab.page
@@ -160,6 +161,7 @@ def test_a_lasso_counts_what_numpy_counts(browser: Browser, url: str, people: Pe
         assert [one for one in tab.messages if "ReadPixels" not in one] == []
 
 
+@pytest.mark.long
 def test_by_keyboard(browser: Browser, url: str, people: People) -> None:
     with browser.tab(extra_http_headers=people.operator.headers) as tab:
         page = tab.page
@@ -176,6 +178,7 @@ def test_by_keyboard(browser: Browser, url: str, people: People) -> None:
         assert page.locator("#map-status").inner_text().startswith("5")
 
 
+@pytest.mark.long
 def test_without_javascript_and_on_a_phone(browser: Browser, url: str, people: People) -> None:
     with browser.tab(java_script_enabled=False, extra_http_headers=people.operator.headers) as tab:
         page = tab.page
@@ -191,7 +194,7 @@ def test_without_javascript_and_on_a_phone(browser: Browser, url: str, people: P
         assert tab.evaluate("document.documentElement.scrollWidth") == 360
 
 
-# --- recipes ------------------------------------------------------------------------------------------------------------
+# --- recipes -----------------------------------------------------------------------------------------------------------
 
 RECIPE = """\
 stages:

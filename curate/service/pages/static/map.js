@@ -2,13 +2,15 @@
 // Points come in a random order, so that the first ones are a fair sample. A drag moves the finished canvas, which is
 // larger than what is seen; the points are drawn again, in slices, once it rests.
 
-const SLICE = 60000; // points drawn per frame
+const FIRST = 60000, SLICE = 150000; // points drawn in the first frame, and in later ones
+const MANY = 300000; // points above which they are small and, if none is faint, not blended: that takes half as long
 const MOST_ON_TOUCH = 200000;
 const OVERSIZE = 1.5;
 const CELLS = 512; // of the index for hovering, per side
 const NEAR = 9; // pixels
 const DWELL = 125; // milliseconds of rest before a point's image is asked for
 const CORNERS = 120; // of a lasso, at most
+const BANDS = 64; // of a lasso, by height
 
 const VERTEX = `#version 300 es
 in vec2 at; in uint line; in uint alive;
@@ -78,7 +80,7 @@ async function start() {
       if (place) gl.vertexAttribIPointer(place, 1, gl.UNSIGNED_BYTE, 0, 0);
       else gl.vertexAttribPointer(0, 2, gl.FLOAT, false, 0, 0);
     });
-    gl.enable(gl.BLEND);
+    if (count <= MANY || alive.includes(0)) gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
     uniforms = Object.fromEntries(["centre", "scale", "size", "colours", "shown"].map((name) => [name, gl.getUniformLocation(program, name)]));
     gl.uniform3fv(uniforms.colours, new Float32Array(colours.flat()));
@@ -87,7 +89,7 @@ async function start() {
   function draw() {
     drawn = { ...view };
     const ratio = Math.min(devicePixelRatio, 2), w = width * OVERSIZE, h = height * OVERSIZE;
-    const size = Math.min(10, Math.max(1, (count > 300000 ? 1 : count > 30000 ? 2 : 4) * Math.min(1, width / 800) * Math.sqrt(drawn.scale / whole_view().scale)));
+    const size = Math.min(10, Math.max(1, (count > MANY ? 1 : count > 30000 ? 2 : 4) * Math.min(1, width / 800) * Math.sqrt(drawn.scale / whole_view().scale)));
     if (canvas.width !== Math.round(w * ratio) || canvas.height !== Math.round(h * ratio)) {
       canvas.width = Math.round(w * ratio);
       canvas.height = Math.round(h * ratio);
@@ -107,7 +109,7 @@ async function start() {
   }
 
   function slice() {
-    const some = Math.min(SLICE, count - done);
+    const some = Math.min(done ? SLICE : FIRST, count - done);
     if (some > 0) gl.drawArrays(gl.POINTS, done, some);
     done += some;
     if (done >= count) root.dataset.drawn = done;
@@ -262,14 +264,17 @@ async function start() {
 
   function inside(region) {
     const began = performance.now();
-    const sides = region.map((a, at) => [a, region[(at + 1) % region.length]]).filter(([a, b]) => a[1] !== b[1]);
-    const flat = new Float64Array(sides.flat(2));
     const xs = region.map(([x]) => x), ys = region.map(([, y]) => y);
     const left = Math.min(...xs), right = Math.max(...xs), low = Math.min(...ys), high = Math.max(...ys);
+    const sides = region.map((a, at) => [...a, ...region[(at + 1) % region.length]]);
+    const band = (y) => Math.floor((y - low) / (high - low) * (BANDS - 1e-9));
+    const crossed = Array.from({ length: BANDS }, (_, at) => new Float64Array( // the sides that a band of y meets
+      sides.filter(([, y1, , y2]) => band(Math.min(y1, y2)) <= at && band(Math.max(y1, y2)) >= at).flat()));
     let found = 0;
     for (let point = 0; point < whole; point++) {
       const x = xy[2 * point], y = xy[2 * point + 1];
       if (x < left || x > right || y < low || y > high) continue;
+      const flat = crossed[band(y)];
       let odd = 0;
       for (let at = 0; at < flat.length; at += 4) {
         const y1 = flat[at + 1], y2 = flat[at + 3];
