@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
-from curate.api.maps import MapPoints, columns_of, maps_of, points
+from curate.api.maps import MapPoints, columns_of, points
 from curate.api.pixels import SampleFile
 from curate.api.related import children_of, copies_in, rows_of
 from curate.api.slices import Slice, SlicePage, SliceReader
@@ -253,10 +253,6 @@ class Run:
     def file(self, shard: str, row: int) -> SampleFile:
         """A sample by its place, with its bytes and thumbnails. Raises InputError."""
         return SampleFile.of(self.record, shard, row)
-
-    def maps(self) -> dict[str, str]:
-        """Stages that placed the rows on a map -> the start of the names of their two columns."""
-        return maps_of(self.record)
 
     def map_columns(self, stage: str) -> list[str]:
         """Columns that a map may be coloured by."""

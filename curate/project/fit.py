@@ -12,7 +12,6 @@ from pydantic import Field
 from curate.core.contracts import Artifact, Fit, Resources, Runtime, Table
 from curate.core.errors import CurateError
 from curate.core.group import Group
-from curate.core.hashing import digest_bytes
 from curate.kernels.draw import drawn
 from curate.kernels.embeddings import embedding_arrays, encoder_identity
 from curate.project.neighbours import spread
@@ -29,8 +28,8 @@ class FitProjection(Fit):
     al. 2018) and the kernel of t-SNE, as in Damrich et al. 2023, from the places that PCA gives them.
 
     The artifact contains `mean` (d,) and `axes` (d, 2) for `pca`; `vectors` (m, d) in half precision and `points`
-    (m, 2) for `neighbours`; and `summary`, whose `version` is the digest of these arrays. It does not depend on the
-    number of workers and threads; on another machine, `neighbours` may place points elsewhere.
+    (m, 2) for `neighbours`; and `summary`. It does not depend on the number of workers and threads; on another machine,
+    `neighbours` may place points elsewhere.
     """
 
     op: ClassVar[str] = "project.fit"
@@ -69,12 +68,11 @@ class FitProjection(Fit):
             raise CurateError(f"{self.op}: no rows to project: {why}")
         sample = drawn(group, self.sample, self.seed)
         mean, axes, explained = principal_axes(sample)
-        points = ((sample - mean) @ axes).astype(np.float32)
         made: dict[str, NDArray[Any]] = {"mean": mean, "axes": axes}
         if self.method == "neighbours":
-            points = spread(sample, points, self.neighbours, self.epochs, self.seed, group.progress)
+            start = ((sample - mean) @ axes).astype(np.float32)
+            points = spread(sample, start, self.neighbours, self.epochs, self.seed, group.progress)
             made = {"vectors": sample.astype(np.float16), "points": points}
-        low, high = (np.quantile(points, share, axis=0) for share in (0.005, 0.995))
         summary = {
             "method": self.method,
             "embedding": self.embedding,
@@ -84,8 +82,6 @@ class FitProjection(Fit):
             "sampled": len(sample),
             "explained": explained,
             "neighbours": self.neighbours,
-            "extent": [*low.tolist(), *high.tolist()],
-            "version": digest_bytes(array.tobytes() for array in made.values())[:16],
         }
         return {**made, "summary": summary}
 

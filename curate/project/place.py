@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr
 
 from curate.core.contracts import Artifact, Batch, Map
+from curate.core.hashing import digest_bytes
 from curate.core.vectors import same_encoder
 from curate.kernels.embeddings import finite_rows, read_embeddings
 from curate.project.neighbours import index_of
@@ -25,7 +26,8 @@ class Place(Map):
     """Place each row on the map that `project.fit` fitted.
 
     Writes `<into>_x` and `<into>_y`: exactly by PCA; for `neighbours`, the mean of the nearest 15 rows of the sample,
-    weighted by 1 / squared distance. Their metadata has the `version` of the map, which a region drawn on it names.
+    weighted by 1 / squared distance. Their metadata has the version of the map, the digest of what was fitted, which a
+    region drawn on it names.
     Unusable: bad_embedding (null, zero, NaN or infinite).
     """
 
@@ -38,14 +40,14 @@ class Place(Map):
 
     _held: Artifact = PrivateAttr(default_factory=dict)
     _index: Any = PrivateAttr(None)
+    _version: str = PrivateAttr("")
     _encoder: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def reads(self) -> tuple[str, ...]:
         return (self.embedding,)
 
     def schema(self) -> pa.Schema:
-        about = self._held.get("summary", {})
-        metadata = {"map": about["version"]} if about else None
+        metadata = {"map": self._version} if self._version else None
         return pa.schema([pa.field(f"{self.into}_{axis}", pa.float32(), metadata=metadata) for axis in "xy"])
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
@@ -53,7 +55,8 @@ class Place(Map):
         about = held["summary"]
         self._encoder = {**about["encoder"], "dim": str(about["dim"])}
         names = ("vectors", "points") if about["method"] == "neighbours" else ("mean", "axes")
-        self._held = {"summary": about, **{name: np.asarray(held[name]).astype(np.float32) for name in names}}
+        self._version = digest_bytes(np.ascontiguousarray(held[name]).tobytes() for name in names)[:16]
+        self._held = {name: np.asarray(held[name]).astype(np.float32) for name in names}
         if about["method"] == "neighbours":
             vectors = self._held["vectors"]
             vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from curate.core.contracts import Batch
 from curate.core.errors import CurateError, InputError
-from curate.core.hashing import digest_bytes
 from curate.kernels.region import inside
 from curate.project.fit import FitProjection, principal_axes
 from curate.project.place import Place
@@ -53,13 +52,18 @@ def test_rows_of_a_group_are_neighbours_on_the_map(vectors: np.ndarray, method: 
     assert same > (0.97 if method == "neighbours" else 0.5)
 
 
+def version(artifact: Any) -> str:
+    stage = Place()
+    stage.setup({"projection": artifact})
+    return stage.schema().field("map_x").metadata[b"map"].decode()
+
+
 @pytest.mark.parametrize("method", ["pca", "neighbours"])
 def test_the_map_is_the_same_twice_and_for_any_threads(vectors: np.ndarray, method: str) -> None:
     stage = FitProjection(method=method, epochs=20)
     one, two = (fitted(stage, table(vectors), threads=threads) for threads in (1, 3))
-    assert one["summary"] == two["summary"]
-    assert digest_bytes(one[name].tobytes() for name in one if name != "summary")[:16] == one["summary"]["version"]
-    assert fitted(stage.model_copy(update={"seed": 1, "sample": 100}), table(vectors))["summary"] != one["summary"]
+    other = fitted(stage.model_copy(update={"seed": 1, "sample": 100}), table(vectors))
+    assert version(one) == version(two) != version(other)
 
 
 @pytest.mark.parametrize("method", ["pca", "neighbours"])

@@ -102,7 +102,7 @@ def test_bad_input_is_a_line_on_the_page(client: TestClient, people: People) -> 
         assert answer.status_code == status and text in answer.text and "<script>alert" not in answer.text
 
 
-# --- in a browser ------------------------------------------------------------------------------------------------------
+# --- in a browser -----------------------------------------------------------------------------------------------------
 
 
 def drawn(tab: Tab) -> None:
@@ -194,7 +194,7 @@ def test_without_javascript_and_on_a_phone(browser: Browser, url: str, people: P
         assert tab.evaluate("document.documentElement.scrollWidth") == 360
 
 
-# --- recipes -----------------------------------------------------------------------------------------------------------
+# --- recipes ----------------------------------------------------------------------------------------------------------
 
 RECIPE = """\
 stages:

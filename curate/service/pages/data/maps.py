@@ -81,7 +81,7 @@ def image(visit: Visiting, run_id: str) -> Response:
 
 
 @router.get(f"{MAP}/point")
-def point(visit: Visiting, run_id: str, point: int) -> Response:
+def point(visit: Visiting, run_id: str, point: int = 0) -> Response:
     """The tile of one point."""
     seen, held = _held(visit, run_id)
     shard, row = held.place(point)
