@@ -12,6 +12,8 @@ from PIL import Image, ImageColor, ImageDraw
 View = tuple[float, float, float, float]
 """Left, bottom, right, top."""
 LINE, MARK = "#d6336c", "#d6336c"
+WIDEST = 3
+"""Pixels of a point, if there are few."""
 FAINT = 56
 """Opacity, of 255, of points that are not alive."""
 
@@ -39,14 +41,15 @@ def scatter(
     (left, bottom, right, top), (width, height) = view, size
     scale = np.array([width / (right - left), -height / (top - bottom)])
     at = np.floor((xy - [left, top]) * scale)
-    seen = (at >= 0).all(axis=1) & (at < [width - 1, height - 1]).all(axis=1)
+    seen = (at >= 0).all(axis=1) & (at < [width - WIDEST, height - WIDEST]).all(axis=1)
     x, y = at[seen].astype(np.int64).T
     palette = np.array([[*ImageColor.getrgb(one), 255] for one in colours], np.uint8)
     ink = palette[category[seen]]
     ink[alive[seen] == 0, 3] = FAINT
     order = np.argsort(alive[seen], kind="stable")  # the last point at a pixel is seen
     image = np.zeros((height, width, 4), np.uint8)
-    for across, down in ((1, 1), (1, 0), (0, 1), (0, 0)) if len(x) < 200_000 else ((0, 0),):
+    wide = WIDEST if len(x) < 20_000 else 2 if len(x) < 200_000 else 1
+    for across, down in np.ndindex(wide, wide):
         image[y[order] + down, x[order] + across] = ink[order]
     made = Image.fromarray(image, "RGBA")
     draw = ImageDraw.Draw(made)

@@ -24,7 +24,7 @@ def drawn(points: list[tuple[float, float]], category: list[int], alive: list[in
 def test_points_are_where_they_belong() -> None:
     image = drawn([(2, 1), (8, 4), (20, 1), (float("nan"), 1)], [0, 1, 0, 0], [1, 1, 1, 1])
     assert image[40, 20].tolist() == [255, 0, 0, 255] and image[10, 80].tolist() == [0, 0, 255, 255]
-    assert int((image[:, :, 3] > 0).sum()) == 8
+    assert int((image[:, :, 3] > 0).sum()) == 18
 
 
 def test_faint_points_are_below_the_others() -> None:
