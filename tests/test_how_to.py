@@ -118,6 +118,10 @@ def test_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("search.md", monkeypatch)
 
 
+def test_map(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("map.md", monkeypatch)
+
+
 class Hosts(ImageServer):
     """A server that is too busy for the first three requests of some images, as many as a URL gets in a run."""
 

@@ -10,6 +10,7 @@ logs and stop it. Every method raises CurateError (one line) on failure.
 
 from curate.api.clusters import Clusters
 from curate.api.contents import Contents, Values
+from curate.api.maps import MapPoints, Polygon
 from curate.api.pixels import SampleFile, small_images
 from curate.api.recorded import recorded
 from curate.api.releases import Fetched
@@ -52,10 +53,9 @@ from curate.pack.export import export
 __all__ = [
     "Allocated", "ArtifactInfo", "Attempt", "ClusterResources", "Clusters", "Contents", "DatasetInfo", "Entry",
     "EventsPage", "FetchStatus", "Fetched", "Histogram", "JobInfo", "JobServer", "Lineage", "LineageNode", "LogPage",
-    "Op", "Options", "Page", "Pipeline", "PlanLine", "Result", "Run", "RunRecord", "RunSpend", "RunSummary",
-    "SampleFile", "Slice", "SlicePage", "Spend", "StageDiff", "StageStatus", "Status", "Story", "Usage", "Values",
-    "Workspace", "abandoned", "describe", "dollars", "duration", "export", "json_schema", "load_recipe", "make_stage",
-    "new_run_id",
-    "ops", "opt_outs", "plain", "plan_json", "plan_table", "push_release", "recorded", "resolve", "small_images",
-    "speed", "spend_words", "stop_environment", "try_row", "verify_takedown", "write_table",
+    "MapPoints", "Op", "Options", "Page", "Pipeline", "PlanLine", "Polygon", "Result", "Run", "RunRecord", "RunSpend",
+    "RunSummary", "SampleFile", "Slice", "SlicePage", "Spend", "StageDiff", "StageStatus", "Status", "Story", "Usage",
+    "Values", "Workspace", "abandoned", "describe", "dollars", "duration", "export", "json_schema", "load_recipe",
+    "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json", "plan_table", "push_release", "recorded",
+    "resolve", "small_images", "speed", "spend_words", "stop_environment", "try_row", "verify_takedown", "write_table",
 ]  # fmt: skip

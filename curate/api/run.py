@@ -11,6 +11,7 @@ import pyarrow as pa
 from curate.api import find
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.copies import copies_of
+from curate.api.maps import MapPoints, columns_of, points
 from curate.api.pixels import SampleFile
 from curate.api.related import children_of, copies_in, rows_of
 from curate.api.slices import Region, Slice, SlicePage, SliceReader
@@ -267,6 +268,15 @@ class Run:
     def containing(self, stage: str, text: str) -> Region:
         """`Slice.within` for the rows with a text in any column of texts. Raises InputError."""
         return find.containing(self.record, stage, text)
+
+    def map_columns(self, stage: str) -> list[str]:
+        """Columns that a map may be coloured by."""
+        return columns_of(self.record, stage)
+
+    def map(self, stage: str | None = None, colour: str = "", alive: str = "") -> MapPoints:
+        """The points of a map, in a random order. colour: a column; alive: a stage whose rows are marked. Raises
+        InputError."""
+        return points(self.record, stage, colour, alive)
 
     def clusters(self, stage: str | None = None) -> Clusters:
         """The clusters built by a stage."""

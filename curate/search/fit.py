@@ -15,6 +15,7 @@ from curate.core.errors import CurateError
 from curate.core.group import Group, Part
 from curate.core.hashing import key_words
 from curate.core.vectors import same_encoder
+from curate.kernels.draw import drawn
 from curate.kernels.embeddings import embedding_arrays, encoder_identity
 from curate.kernels.nearest.search import nearest
 from curate.kernels.tree import leaves_of
@@ -113,10 +114,7 @@ class FitSearch(Fit):
 
 def fit_cells(group: Group, cells: int, seed: int) -> NDArray[np.float32]:
     """Centroids (cells, d) of unit length, by k-means on a sample of the rows."""
-    have = np.array(group.rows, np.int64)
-    total = int(have.sum())
-    edges = np.concatenate([[0], np.cumsum(have)]) * min(total, CELL_ROWS * cells, MOST_SAMPLED) // total
-    sample = np.concatenate(list(group.each(draw, edges=edges, seed=seed)))
+    sample = drawn(group, min(CELL_ROWS * cells, MOST_SAMPLED), seed)
     cells = min(cells, len(sample))
     centroids = sample[np.sort(np.random.default_rng(seed).choice(len(sample), cells, replace=False))]
     for done in range(ITERATIONS):
@@ -139,13 +137,6 @@ def first_leaves(edges: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 # --- steps ------------------------------------------------------------------------------------------------------------
-
-
-def draw(part: Part, shared: Mapping[str, Any]) -> NDArray[np.float32]:
-    """The part's share (m, d) of the sample."""
-    first, stop = (int(edge) for edge in shared["edges"][part.index : part.index + 2])
-    rows = np.random.default_rng([shared["seed"], part.index]).choice(part.rows, stop - first, replace=False)
-    return vectors_of(part.arrays)[np.sort(rows)]
 
 
 def leaf_of(part: Part, shared: Mapping[str, Any]) -> NDArray[np.int64]:

@@ -27,12 +27,12 @@ from curate.service.rest.frame import Closed, Frame
 from curate.service.rest.openapi import TAGS, openapi
 from curate.service.rest.routing import API
 from curate.service.runs import control, logs, recipes, submit, views
-from curate.service.samples import exports, find, samples, search, slices
+from curate.service.samples import exports, find, maps, samples, search, slices
 from curate.service.service import Service
 
 PARTS = (
     users, tokens, quotas, workspaces, targets, registrations, recipes, submit, views, control, logs, tags, datasets,
-    releases, slices, samples, search, find, exports, upkeep,
+    releases, slices, samples, maps, search, find, exports, upkeep,
 )  # fmt: skip
 
 

@@ -157,6 +157,11 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
     "apart": ("duplicates.drop", "meant", {"reject": "semantic", "column": "semantic"}, {}),
     "searched": ("search.fit", ["unique", "embed"], {"cells": 3}, {}),
     "searched_by_leaf": ("search.fit", "clusters", {"cluster": "cluster_1"}, {"tree": "tree"}),
+    "axes": ("project.fit", ["unique", "embed"], {"sample": 10}, {}),
+    "spread": ("project.fit", ["unique", "embed"], {"method": "neighbours", "epochs": 3}, {}),
+    "placed": ("project.place", "clusters", {}, {"projection": "axes"}),
+    "placed_by_neighbours": ("project.place", "clusters", {"into": "near"}, {"projection": "spread"}),
+    "region": ("project.region", "placed", {"polygon": [(-2, -2), (0, -2), (0, 2), (-2, 2)]}, {}),
     "sample": ("select.hierarchical", "clusters", {"target": 8}, {"tree": "tree"}),
     "covered": (
         "select.hierarchical",

@@ -74,6 +74,11 @@ def grid(request: Request) -> Response:
     return _file("grid.js", request)
 
 
+@router.get("/static/map.js")
+def map_script(request: Request) -> Response:
+    return _file("map.js", request)
+
+
 @router.get("/favicon.ico")  # asked for by browsers on pages without an icon
 @router.get("/static/icon.svg")
 def icon(request: Request) -> Response:

@@ -1,0 +1,238 @@
+"""Maps of a run: the rows that `project.place` placed, as points to draw, and regions drawn on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from curate.api.clusters import clusters_of
+from curate.api.tables import READERS
+from curate.core.errors import CurateError, InputError, did_you_mean
+from curate.core.hashing import digest
+from curate.engine.record.live import LiveRows
+from curate.engine.record.runs import RunRecord
+from curate.engine.units.common import fetched
+from curate.kernels.region import corners_of, inside
+
+OP = "project.place"
+MOST_POINTS = 1_000_000
+CATEGORIES, STEPS = 10, 8
+"""Values of a column that have their own colour, and ranges of a column of numbers."""
+OTHER, NONE = "other", "no value"
+GREY = "#9aa0a8"
+COLOURS = (
+    "#4e79a7", "#f28e2b", "#e15759", "#59a14f", "#b07aa1", "#3fa7a0", "#d4a72c", "#e377a8", "#9c755f", "#6d7fd6",
+)  # fmt: skip
+SCALE = ("#3b6fb6", "#5b9bd0", "#7fbcd2", "#a3b59a", "#d3b04c", "#ee9a3a", "#e46a35", "#c9302c")
+_CLUSTER = re.compile(r"(?:.*\.)?cluster_([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Polygon:
+    """A region of a map, as a part of a slice."""
+
+    columns: tuple[str, str]
+    """Those of x and y."""
+    corners: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def parse(cls, text: str, column: str) -> Polygon:
+        """Corners as in "0,0 4,0 4,3"; `column`: STAGE.NAME of NAME_x and NAME_y. Raises InputError."""
+        try:
+            found = corners_of([[float(part) for part in pair.split(",")] for pair in text.split()])
+        except ValueError as error:
+            why = str(error) if "expected" in str(error) else "expected corners as in 0,0 4,0 4,3"
+            raise InputError(f"region: {text[:60]!r}: {why}") from None
+        return cls((f"{column}_x", f"{column}_y"), tuple(found))
+
+    def holds(self, table: pa.Table) -> NDArray[np.bool_]:
+        x, y = (table.column(name).combine_chunks().to_numpy(zero_copy_only=False) for name in self.columns)
+        return inside(self.corners, x.astype(np.float64), y.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Colour:
+    """A line of the legend. `colour`: #rrggbb."""
+
+    label: str
+    colour: str
+    points: int
+
+
+@dataclass(frozen=True)
+class MapPoints:
+    """Points (n,) in an order drawn at random, so that the first ones are a fair sample of all."""
+
+    stage: str
+    column: str
+    """Start of the names of the columns: map for map_x and map_y."""
+    map: str
+    """Version of the map: the digest of what was fitted."""
+    xy: NDArray[np.float32]
+    category: NDArray[np.uint8]
+    """Line of the legend."""
+    alive: NDArray[np.uint8]
+    """1 for a row that passes the stage that was asked for."""
+    shard: NDArray[np.int32]
+    """Place in `shards`."""
+    row: NDArray[np.int32]
+    shards: list[str]
+    """Ids."""
+    legend: list[Colour]
+    whole: int
+    """Shards of the pool; more than `shards` if the points are a sample."""
+
+    @property
+    def extent(self) -> tuple[float, float, float, float]:
+        """Left, bottom, right, top of all points, with a margin."""
+        if not len(self.xy):
+            return (-1.0, -1.0, 1.0, 1.0)
+        low, high = self.xy.min(axis=0).astype(float), self.xy.max(axis=0).astype(float)
+        margin = np.maximum((high - low) * 0.03, 1e-6)
+        return (*map(float, low - margin), *map(float, high + margin))  # type: ignore[return-value]
+
+
+def maps_of(run: RunRecord) -> dict[str, str]:
+    """Stage that placed rows -> start of the names of its columns."""
+    ops, done = run.ops(), run.outputs
+    about = run.record["stages"]
+    return {name: about[name]["parameters"]["into"] for name, op in ops.items() if op == OP and name in done}
+
+
+def chosen_map(run: RunRecord, stage: str | None) -> tuple[str, str]:
+    """(stage, start of its columns' names); the first one by default. Raises InputError if there is none."""
+    known = maps_of(run)
+    if not known:
+        remedy = "add `project.fit` and `project.place` after a stage that embeds, and run again"
+        raise InputError(f"run {run.run_id}: has no map; {remedy}")
+    if stage is not None and stage not in known:
+        hint = did_you_mean(stage, known, f"the maps are {', '.join(known)}")
+        raise InputError(f"stage {stage!r}: placed no rows in run {run.run_id}; {hint}")
+    name = stage or next(iter(known))
+    return name, known[name]
+
+
+def points(run: RunRecord, stage: str | None = None, colour: str = "", alive: str = "") -> MapPoints:
+    """The rows that are alive at a stage with a map. colour: a column of any stages, "": one colour; alive: a stage,
+    whose rows have `alive` 1; "": all rows have. A pool of more than MOST_POINTS rows is shown by some of its shards,
+    chosen by hash.
+    Raises InputError for an unknown stage or column."""
+    name, column = chosen_map(run, stage)
+    rows = LiveRows(run, name)
+    later = LiveRows(run, alive) if alive else None
+    if later is not None and later.pool != rows.pool:
+        raise InputError(f"{alive}: has rows of {later.pool}, and the map of {rows.pool}; name a stage over its rows")
+    wanted = [f"{name}.{column}_x", f"{name}.{column}_y", *([colour] if colour else [])]
+    fields = [rows.one_field(one) for one in wanted]
+    if colour and not _colours(fields[-1].type):
+        raise InputError(f"{colour}: holds {fields[-1].type}; expected a column of numbers, texts or truth values")
+    order = sorted(range(len(rows.shards)), key=lambda place: digest(rows.shards[place].id))
+    sizes = np.cumsum([rows.shards[place].rows for place in order])
+    read = sorted(order[: int(np.searchsorted(sizes, MOST_POINTS)) + 1])
+
+    def one(place: int) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.bool_]]:
+        shard = rows.shards[place]
+        table, live, _ = rows.judged(shard, wanted)
+        at = np.flatnonzero(live)
+        passed = later.judged(shard, ["key"])[1][at] if later is not None else np.ones(len(at), bool)
+        return table.take(pa.array(at)), at, passed
+
+    found = list(fetched(one, read, READERS))
+    table = pa.concat_tables([part[0] for part in found]) if found else pa.schema(fields).empty_table()
+    placed = pc.and_(pc.is_valid(table.column(0)), pc.is_valid(table.column(1))).to_numpy()
+    picked = np.flatnonzero(placed)
+    picked = np.random.default_rng(0).permutation(picked)[:MOST_POINTS]
+    shard = np.repeat(np.arange(len(read), dtype=np.int32), [len(part[1]) for part in found])
+    row, passed = (
+        np.concatenate([np.zeros(0, kind), *(part[at] for part in found)]) for at, kind in ((1, int), (2, bool))
+    )
+    xy = np.stack([table.column(at).to_numpy() for at in (0, 1)], axis=1).astype(np.float32)[picked]
+    category, legend = (
+        _coloured(table.column(2).take(pa.array(picked)), colour, _names(run, colour)) if colour else _plain(xy)
+    )
+    return MapPoints(
+        name, column, (fields[0].metadata or {}).get(b"map", b"").decode(), xy, category,
+        passed[picked].astype(np.uint8), shard[picked], row[picked].astype(np.int32),
+        [rows.shards[place].id for place in read], legend, len(rows.shards),
+    )  # fmt: skip
+
+
+def columns_of(run: RunRecord, stage: str) -> list[str]:
+    """Columns that a map may be coloured by, those of stages before those of the pool."""
+    rows = LiveRows(run, stage)
+    names = [name for name, field in rows.fields.items() if name != "key" and _colours(field.type)]
+    return sorted(names, key=lambda name: (rows.places[name][0] == rows.pool, name))
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def _colours(kind: pa.DataType) -> bool:
+    tests = (
+        pa.types.is_integer,
+        pa.types.is_floating,
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_boolean,
+    )
+    return any(test(kind) for test in tests)
+
+
+def _plain(xy: NDArray[np.float32]) -> tuple[NDArray[np.uint8], list[Colour]]:
+    return np.zeros(len(xy), np.uint8), [Colour("all rows", COLOURS[0], len(xy))]
+
+
+def _names(run: RunRecord, column: str) -> Mapping[Any, str]:
+    """Names of clusters, if the column is a level of them and the run has names."""
+    level = _CLUSTER.fullmatch(column)
+    if level is None:
+        return {}
+    try:
+        table = clusters_of(run).level(int(level[1]))
+    except (CurateError, IndexError):
+        return {}
+    names = table.column("name").to_pylist() if "name" in table.column_names else []
+    return {number: f"{number}: {name}" for number, name in enumerate(names) if name}
+
+
+def _coloured(values: pa.ChunkedArray, column: str, names: Mapping[Any, str]) -> tuple[NDArray[np.uint8], list[Colour]]:
+    """Line of the legend of each value, and the legend: the most frequent values, or ranges of a score."""
+    kind = values.type
+    number = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not _CLUSTER.fullmatch(column))
+    if number and pc.count_distinct(values).as_py() > CATEGORIES:
+        return _ranges(values.cast(pa.float64()).to_numpy())
+    counts = values.drop_null().value_counts().to_pylist()
+    counts.sort(key=lambda one: (-one["counts"], str(one["values"])))
+    shown = [one["values"] for one in counts[:CATEGORIES]]
+    place = pc.index_in(values, value_set=pa.array(shown, kind)) if shown else pa.nulls(len(values), pa.int32())
+    found = pc.fill_null(place, -1).to_numpy().astype(np.int64)
+    null = np.asarray(pc.is_null(values).to_numpy())
+    labels = [(names.get(value, str(value)), colour) for value, colour in zip(shown, COLOURS, strict=False)]
+    return _lines(np.where(found < 0, len(shown) + null, found), [*labels, (OTHER, GREY), (NONE, GREY)])
+
+
+def _ranges(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], list[Colour]]:
+    good = np.isfinite(values)
+    edges = np.unique(np.quantile(values[good], np.linspace(0, 1, STEPS + 1))) if good.any() else np.zeros(0)
+    steps = max(1, len(edges) - 1)
+    found = np.where(good, np.clip(np.searchsorted(edges, values, side="right") - 1, 0, steps - 1), steps)
+    ends = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges.tolist())] or ["all"]
+    picked = np.linspace(0, STEPS - 1, steps).round().astype(int)
+    labels = [(end, SCALE[at]) for end, at in zip(ends, picked.tolist(), strict=True)]
+    return _lines(found, [*labels, (NONE, GREY)])
+
+
+def _lines(found: NDArray[np.int64], labels: Sequence[tuple[str, str]]) -> tuple[NDArray[np.uint8], list[Colour]]:
+    counts = np.bincount(found, minlength=len(labels))
+    legend = [Colour(label, colour, int(count)) for (label, colour), count in zip(labels, counts, strict=True)]
+    while len(legend) > 1 and not legend[-1].points:
+        legend.pop()
+    return found.astype(np.uint8), legend

@@ -1,0 +1,258 @@
+"""/runs/{id}/map: the rows of a run as points, and what a region of them contains."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import numpy as np
+import pyarrow as pa
+from fastapi import Response
+
+from curate.api import Polygon, Slice, SlicePage
+from curate.core.errors import CurateError, InputError
+from curate.html.scatter import fitted, scatter
+from curate.service.auth.roles import Role
+from curate.service.pages.data.tabs import of_run, run_values
+from curate.service.pages.data.tiles import tiles
+from curate.service.pages.forms import Pages
+from curate.service.pages.kit import Visit, Visiting, fragment, link, page, part
+from curate.service.problems import InvalidProblem
+from curate.service.runs.views import get_run
+from curate.service.samples.looking import Looked
+from curate.service.samples.maps import MapBytes, MapShape, made_map
+from curate.service.samples.search import search
+from curate.service.samples.slices import read
+
+router = Pages()
+MAP = "/runs/{run_id}/map"
+SHOWN, FOUND = 60, 24
+SIZE = (1000, 700)
+"""Pixels of the image without JavaScript."""
+ZOOM = 3.0
+FILTERED = ("select.", "cluster.fit", "pack.")
+"""Ops that a region may come before; the first of these kinds that the run has is chosen."""
+SIDES = (("inside", "Only these"), ("outside", "Never these"))
+REASONS = {"inside": "outside_region", "outside": "inside_region"}
+DRAWN = ("stage", "colour", "alive")
+KEPT = (*DRAWN, "q", "within", "view", "side", "before", "reason")
+
+
+@router.get(MAP)
+def run_map(visit: Visiting, run_id: str) -> Response:
+    seen, query = of_run(visit, run_id), {name: _text(visit, name) for name in KEPT}
+    own = query | {"workspace": visit.query("workspace") or None}
+    values = run_values(visit, seen, "/map") | {"query": query, "sides": SIDES, "shape": None}
+    problem: CurateError | None = None
+    try:
+        found = _held(visit, run_id)[1].shape
+        query["stage"] = found.stage
+        view = _view(visit, found)
+        values |= _picture(visit, own | {"stage": found.stage}, found, view) | {"shape": found} | _choices(seen, found)
+    except InvalidProblem as error:
+        return page(visit, "map", problem=error, title="Map", **values)
+    for name, make in (("found", _found), ("chosen", _chosen)):
+        try:
+            values[name] = make(visit, seen, query, found)
+        except InvalidProblem as error:
+            values[name], problem = None, error
+    if values["found"]:
+        marks = " ".join(f"{row['x']:.5g},{row['y']:.5g}" for row in values["found"]["rows"])
+        values["image"] = f"{values['image']}&{urlencode({'marks': marks})}"
+    return page(visit, "map", problem=problem, title="Map", **values)
+
+
+@router.get(f"{MAP}/image")
+def image(visit: Visiting, run_id: str) -> Response:
+    """PNG."""
+    held = _held(visit, run_id)[1]
+    shape, kind = held.shape, np.uint8
+    marks = [(x, y) for x, y in _numbers(visit.query("marks"), 2)]
+    region = _polygon(visit, shape).corners if _text(visit, "within") else ()
+    data = scatter(
+        held.array(0, "<f4", 2).astype(np.float32), held.array(8, "u1")[:, 0].astype(kind),
+        held.array(9, "u1")[:, 0].astype(kind), [line.colour for line in shape.legend], _view(visit, shape), SIZE,
+        marks, region,
+    )  # fmt: skip
+    return Response(data, 200, {"Cache-Control": "private, max-age=60"}, "image/png")
+
+
+@router.get(f"{MAP}/point")
+def point(visit: Visiting, run_id: str, point: int = 0) -> Response:
+    """The tile of one point."""
+    seen, held = _held(visit, run_id)
+    shard, row = held.place(point)
+    about = seen.run.file(shard, row).about
+    line = held.shape.legend[int(held.array(8, "u1")[point, 0])].label if len(held.shape.legend) > 1 else ""
+    table = _rows([{"key": about["key"], "shard": shard, "row": row, "name": about["name"]}])
+    return fragment(visit, "map_point", tiles=tiles(visit, seen, SlicePage(table, 0, 0, ""), lambda _: line))
+
+
+def _held(visit: Visit, run_id: str) -> tuple[Looked, MapBytes]:
+    stage, colour, alive = (visit.query(name) for name in DRAWN)
+    return made_map(*visit.args, run_id, stage or None, colour, alive, visit.query("workspace") or None)
+
+
+def _text(visit: Visit, name: str) -> str:
+    """A parameter, which may be longer than those of other pages: a polygon is."""
+    return visit.request.query_params.get(name, "").strip()[:5000]
+
+
+def _numbers(text: str, count: int) -> list[tuple[float, ...]]:
+    """Groups of `count` numbers, as in "1,2 3,4". Raises InvalidProblem."""
+    try:
+        found = [tuple(float(one) for one in group.split(",")) for group in text.split()]
+    except ValueError:
+        found = [()]
+    if not all(len(one) == count and np.isfinite(one).all() for one in found):
+        raise InvalidProblem(f"{text[:60]!r}: expected groups of {count} numbers, as in {','.join('0' * count)}")
+    return found
+
+
+def _polygon(visit: Visit, found: MapShape) -> Polygon:
+    try:
+        return Polygon.parse(_text(visit, "within"), f"{found.stage}.{found.column}")
+    except InputError as error:
+        raise InvalidProblem(str(error)) from None
+
+
+def _view(visit: Visit, found: MapShape) -> tuple[float, float, float, float]:
+    """What the image shows: after a click into it, a part of what it showed before."""
+    left, bottom, right, top = fitted(found.extent, *SIZE)
+    for view in _numbers(visit.query("view"), 4)[:1]:
+        if view[0] < view[2] and view[1] < view[3]:
+            left, bottom, right, top = view
+    at = [visit.query(f"at.{axis}") for axis in "xy"]
+    if all(one.isdecimal() for one in at):
+        x, y = (min(int(one), most) / most for one, most in zip(at, SIZE, strict=True))
+        middle, width, height = (left + x * (right - left), top - y * (top - bottom)), right - left, top - bottom
+        left, right = (middle[0] + sign * width / 2 / ZOOM for sign in (-1, 1))
+        bottom, top = (middle[1] + sign * height / 2 / ZOOM for sign in (-1, 1))
+    return left, bottom, right, top
+
+
+def _picture(visit: Visit, own: dict[str, Any], found: MapShape, view: Sequence[float]) -> dict[str, Any]:
+    base = visit.request.url.path
+    left, bottom, right, top = (float(f"{one:.6g}") for one in view)
+    text = f"{left},{bottom},{right},{top}"
+    whole = [f"{float(f'{one:.6g}')}" for one in fitted(found.extent, *SIZE)]
+    own = own | {"view": text if text != ",".join(whole) else ""}
+    drawn = {name: own[name] for name in (*DRAWN, "workspace")}
+    corners = f"{left},{bottom} {right},{bottom} {right},{top} {left},{top}"
+    return {
+        "image": link(f"{base}/image", **drawn, view=text, within=own["within"]), "view": text, "size": SIZE,
+        "points": link(f"/api/v1/runs/{part(found.run)}/map/points", **drawn), "point": link(f"{base}/point", **drawn),
+        "whole": link(base, **{**own, "view": ""}), "in_view": link(base, **{**own, "within": corners}),
+        "zoomed": bool(own["view"]),
+    }  # fmt: skip
+
+
+def _choices(seen: Looked, found: MapShape) -> dict[str, Any]:
+    names = list(seen.made.bases)
+    later = [name for name in seen.made.with_rows if names.index(name) > names.index(found.stage)]
+    maps = [(name, name) for name, op in seen.made.ops.items() if op == "project.place" and name in seen.made.bases]
+    columns = seen.run.map_columns(found.stage)
+    return {
+        "stages": maps, "columns": [("", "nothing"), *((one, one) for one in columns)],
+        "later": [("", "any stage"), *((one, one) for one in later)],
+    }  # fmt: skip
+
+
+# --- what was found and chosen ----------------------------------------------------------------------------------------
+
+
+def _rows(rows: list[dict[str, Any]]) -> pa.Table:
+    names = ("key", "shard", "row", "media", "name", "url", "reason", "note", "x", "y")
+    return pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
+
+
+def _found(visit: Visit, seen: Looked, query: dict[str, str], found: MapShape) -> dict[str, Any] | None:
+    """Rows near to a text. A row is found again among the points by its place."""
+    if not query["q"]:
+        return None
+    held = _held(visit, found.run)[1]
+    columns = [f"{found.stage}.{found.column}_{axis}" for axis in "xy"]
+    answer = search(
+        *visit.args, found.run, text=query["q"], columns=",".join(columns), limit=FOUND,
+        workspace=visit.query("workspace") or None,
+    )  # fmt: skip
+    xy, rows = held.array(0, "<f4", 2), []
+    for hit in answer.hits:
+        place = [hit.columns[name] for name in columns]
+        if None in place:
+            continue
+        for at in np.flatnonzero((xy == np.array(place, np.float32)).all(axis=1)).tolist():
+            shard, row = held.place(at)
+            if shard == hit.shard:
+                note = f"similarity {hit.score:.3f}"
+                rows.append({"key": hit.key, "shard": shard, "row": row, "note": note, "x": place[0], "y": place[1]})
+                break
+    table = _rows(rows)
+    return {"tiles": tiles(visit, seen, SlicePage(table, 0, 0, ""), "note"), "rows": rows, "hits": len(answer.hits)}
+
+
+def _chosen(visit: Visit, seen: Looked, query: dict[str, str], found: MapShape) -> dict[str, Any] | None:
+    if not query["within"]:
+        return None
+    polygon, cursor = _polygon(visit, found), visit.query("cursor") or None
+    workspace = visit.query("workspace") or None
+    _, rows = read(*visit.args, found.run, Slice(found.stage, within=polygon), (), cursor, SHOWN, workspace)
+    own = query | {"workspace": workspace}
+    base = visit.request.url.path
+    return {
+        "tiles": tiles(visit, seen, rows), "page": rows, "first": link(base, **own) if cursor else "",
+        "next": link(base, **own, cursor=rows.next) if rows.next else "",
+        "without": link(base, **{**own, "within": ""}), **_recipe(visit, seen, query, found, polygon),
+    }  # fmt: skip
+
+
+def _recipe(
+    visit: Visit, seen: Looked, query: dict[str, str], found: MapShape, polygon: Polygon
+) -> dict[str, Any]:  # fmt: skip
+    """The region as a stage, and the recipe with it."""
+    run = get_run(*visit.args, found.run, visit.query("workspace") or None)
+    side = query["side"] if query["side"] in dict(SIDES) else "inside"
+    given = query["reason"] if query["reason"] not in REASONS.values() else ""
+    reason = given if re.fullmatch("[a-z][a-z0-9_]{0,59}", given) else REASONS[side]
+    stages = [one for one in run.stage_list if one.inputs and one.op.startswith(FILTERED)]
+    stages.sort(key=lambda one: [one.op.startswith(kind) for kind in FILTERED].index(True))
+    before = next((one for one in stages if one.stage == query["before"]), stages[0] if stages else None)
+    inputs = list(dict.fromkeys([*(before.inputs if before else []), found.stage]))
+    known = {one.stage for one in run.stage_list}
+    name = next(name for name in ("region", *(f"region_{at}" for at in range(2, 999))) if name not in known)
+    lines = [
+        f"  {name}:", "    op: project.region", f"    from: {_listed(inputs)}",
+        f"    polygon: {json.dumps([list(corner) for corner in polygon.corners])}", f"    side: {side}",
+        f"    column: {found.column}", f"    map: '{found.map}'", f"    reason: {reason}",
+    ]  # fmt: skip
+    text = with_stage(run.recipe, before.stage, lines, name) if before and run.recipe else None
+    return {
+        "lines": "\n".join(lines), "name": name, "side": side, "reason": reason, "recipe": text, "run": run,
+        "before": before.stage if before else "", "befores": [(one.stage, one.stage) for one in stages],
+        "may": seen.role.covers(Role.OPERATOR),
+    }  # fmt: skip
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+
+
+def with_stage(recipe: str, before: str, lines: Sequence[str], name: str) -> str | None:
+    """A recipe with a stage before another stage, which then reads from it. None if its lines are not found: it only
+    looks at lines, since what people typed is parsed in the sandbox alone."""
+    held = recipe.splitlines()
+    head = re.compile(rf"  {re.escape(before)}:\s*(#.*)?")
+    start = next((at for at, line in enumerate(held) if head.fullmatch(line)), None)
+    if start is None:
+        return None
+    end = next((at for at in range(start + 1, len(held)) if re.match(r" {0,2}\S", held[at])), len(held))
+    source = next((at for at in range(start + 1, end) if re.match(r"    from:\s*\S", held[at])), None)
+    if source is None:
+        return None
+    held[source] = f"    from: {name}"
+    while start and held[start - 1].lstrip().startswith("#"):
+        start -= 1
+    return "\n".join([*held[:start], *lines, *held[start:]]) + "\n"

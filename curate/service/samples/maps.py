@@ -1,0 +1,136 @@
+"""The map of a run: what its points mean, and the points as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from fastapi import Query, Response
+from numpy.typing import NDArray
+
+from curate.core.errors import InputError
+from curate.core.hashing import digest, digest_bytes
+from curate.service.auth.roles import Principal
+from curate.service.problems import InvalidProblem
+from curate.service.rest.routing import Router, Served, Who, Workspace
+from curate.service.samples.looking import SAMPLE, Looked, RunName, looked
+from curate.service.service import Service
+from curate.service.shapes import Shape
+
+router = Router(tags=["data"])
+MapStage = Annotated[str | None, Query(max_length=200, description="Stage of `project.place`, if the run has several.")]
+ColourBy = Annotated[str, Query(max_length=200, description="Column of any stage; none: one colour.")]
+AliveAt = Annotated[str, Query(max_length=200, description="Stage whose rows are marked as alive; none: all rows are.")]
+
+
+class LegendLine(Shape):
+    """`colour`: #rrggbb."""
+
+    label: str
+    colour: str
+    points: int
+
+
+class MapShape(Shape):
+    """`version` changes with the points; `map` with what was fitted, and a region drawn on it names it. `extent`: left,
+    bottom, right, top. `shards`: those whose rows are shown, of all `whole`."""
+
+    run: str
+    stage: str
+    column: str
+    map: str
+    version: str
+    points: int
+    alive: int
+    shards: int
+    whole: int
+    extent: tuple[float, float, float, float]
+    legend: list[LegendLine]
+
+
+@dataclass(frozen=True)
+class MapBytes:
+    """The points of a map as they are kept: x and y, category, alive, number of the shard, row."""
+
+    shape: MapShape
+    shards: Sequence[str]
+    data: bytes
+
+    @property
+    def sent(self) -> bytes:
+        """What browsers get: x, y (n, 2) float32, category (n,) uint8, alive (n,) uint8."""
+        return self.data[: 10 * self.shape.points]
+
+    def array(self, start: int, kind: str, width: int = 1) -> NDArray[np.generic]:
+        """(n, width) from `start` bytes per point on."""
+        count = self.shape.points
+        return np.frombuffer(self.data, kind, count * width, start * count).reshape(count, width)
+
+    def place(self, point: int) -> tuple[str, int]:
+        """(id of the shard, row) of a point. Raises InvalidProblem."""
+        if not 0 <= point < self.shape.points:
+            raise InvalidProblem(f"point: {point}: expected 0 to {self.shape.points - 1}")
+        return self.shards[int(self.array(10, "<i4")[point, 0])], int(self.array(14, "<i4")[point, 0])
+
+
+@router.get("/runs/{run}/map", responses=SAMPLE)
+def get_map(
+    service: Served, who: Who, run: RunName, stage: MapStage = None, colour: ColourBy = "", alive: AliveAt = "",
+    workspace: Workspace = None,
+) -> MapShape:  # fmt: skip
+    """The rows that a stage placed on a map: how many points, where they are, and what their colours mean."""
+    return made_map(service, who, run, stage, colour, alive, workspace)[1].shape
+
+
+@router.get("/runs/{run}/map/points", responses=SAMPLE, response_class=Response)
+def get_map_points(
+    service: Served, who: Who, run: RunName, stage: MapStage = None, colour: ColourBy = "", alive: AliveAt = "",
+    workspace: Workspace = None,
+) -> Response:  # fmt: skip
+    """The n points of a map in a random order, so that the first ones are a fair sample: x and y as n pairs of 32-bit
+    floats, little-endian, then the line of the legend as n bytes, then 1 or 0 for alive as n bytes."""
+    found = made_map(service, who, run, stage, colour, alive, workspace)[1]
+    headers = {"Cache-Control": "private, no-cache", "ETag": f'"{found.shape.version}"'}
+    return Response(found.sent, 200, headers, "application/octet-stream")
+
+
+def made_map(
+    service: Service, who: Principal, run: str, stage: str | None, colour: str, alive: str, workspace: str | None
+) -> tuple[Looked, MapBytes]:
+    """Points are kept in the folder of thumbnails. Raises InvalidProblem for an unknown stage or column, and if the run
+    has no map."""
+    seen = looked(service, who, run, workspace)
+    about = ("map", seen.one.place.id, seen.one.attempt_id, stage, colour, alive)
+    name = digest([*about, seen.one.place.url])[:32]
+
+    def make() -> tuple[MapShape, list[str]]:
+        found = seen.run.map(stage, colour, alive)
+        arrays = (
+            found.xy.astype("<f4"),
+            found.category,
+            found.alive,
+            found.shard.astype("<i4"),
+            found.row.astype("<i4"),
+        )
+        data = b"".join(array.tobytes() for array in arrays)
+        service.thumbnails.put(name, data)
+        legend = [LegendLine.model_validate(vars(line)) for line in found.legend]
+        shape = MapShape(
+            run=run, stage=found.stage, column=found.column, map=found.map, version=digest_bytes([data])[:16],
+            points=len(found.xy), alive=int(found.alive.sum()), shards=len(found.shards), whole=found.whole,
+            extent=found.extent, legend=legend,
+        )  # fmt: skip
+        return shape, found.shards
+
+    try:
+        for _ in range(2):  # the folder may have dropped the points
+            shape, shards = service.kept.get(about, make, f"map of run {run}")
+            data = service.thumbnails.get(name)
+            if data is not None and len(data) == 18 * shape.points:
+                return seen, MapBytes(shape, shards, data)
+            service.kept.drop(about)
+    except InputError as error:
+        raise InvalidProblem(str(error)) from None
+    raise InvalidProblem(f"map of run {run}: its points cannot be kept; free space in the folder `thumbnails`")
