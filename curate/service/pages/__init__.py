@@ -11,11 +11,11 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from curate.service.pages import datasets, login, new, people, places, runs
-from curate.service.pages.data import sample, samples
+from curate.service.pages.data import compare, sample, samples, thresholds
 from curate.service.pages.kit import error_page
 
 __all__ = ["error_page", "router"]
 
 router = APIRouter(include_in_schema=False)
-for _part in (login, samples, sample, runs, new, datasets, places, people):
+for _part in (login, samples, sample, thresholds, compare, runs, new, datasets, places, people):
     router.include_router(_part.router)

@@ -13,6 +13,8 @@ TABS: list[tuple[str, str, Callable[[Looked], bool]]] = [
     ("", "Overview", lambda _: True),
     ("/samples", "Samples", lambda seen: bool(seen.made.with_rows)),
     ("/rejects", "Rejects", lambda seen: any(map(seen.made.rejected, seen.made.with_rows))),
+    ("/thresholds", "Thresholds", lambda seen: bool(seen.made.with_rows)),
+    ("/compare", "Compare", lambda seen: bool(seen.made.bases)),
 ]
 """(path below the run's, text, whether a run has what the page needs). Each page is listed once it works."""
 
