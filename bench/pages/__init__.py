@@ -1,1 +1,1 @@
-"""Pages that explain data, in a real browser."""
+"""Pages that explain data."""

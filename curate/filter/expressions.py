@@ -88,6 +88,21 @@ class Expression:
     def judge(self, frame: pl.DataFrame) -> pl.Series:
         """True, False or null for each row of `frame`, which has exactly the `columns`; null if any of them is null.
         NaN is greater than every number, as in PostgreSQL. Raises ValueError for columns of the wrong type."""
+        found = self._computed(frame)
+        found = found.cast(pl.Boolean) if found.dtype == pl.Null else found
+        if found.dtype != pl.Boolean:
+            raise ValueError(f"the result is {found.dtype}, not true or false; compare it with a value: … > 0")
+        return found
+
+    def measure(self, frame: pl.DataFrame) -> pl.Series:
+        """The same for an expression whose result is a number."""
+        found = self._computed(frame)
+        if not found.dtype.is_numeric():
+            raise ValueError(f"the result is {found.dtype}, not a number; give a number, such as least(width, height)")
+        return found
+
+    def _computed(self, frame: pl.DataFrame) -> pl.Series:
+        """The result, null where a column is null."""
         used = frame
         if self.computes:
             wide = {name: _widened(kind) for name, kind in used.schema.items()}
@@ -98,15 +113,11 @@ class Expression:
         except _ERRORS as error:
             held = ", ".join(f"{name}: {kind}" for name, kind in frame.schema.items())
             raise ValueError(f"{_line(error)} ({held}); use functions for these types, or `cast(… as …)`") from None
-        if found.dtype == pl.Null:
-            found = found.cast(pl.Boolean)
-        if found.dtype != pl.Boolean:
-            raise ValueError(f"the result is {found.dtype}, not true or false; compare it with a value: … > 0")
         nullable = [name for name in self.columns if used.get_column(name).null_count()]
-        if not nullable:
+        if not nullable or found.dtype == pl.Null:
             return found
         known = used.select(pl.all_horizontal(pl.col(nullable).is_not_null())).to_series()
-        return found.zip_with(known, pl.Series([None], dtype=pl.Boolean))
+        return found.zip_with(known, pl.Series([None], dtype=found.dtype))
 
 
 _TOO_DEEP = "more than about 60 conditions; split them into several filters, or use `in (…)` or regexp_like"

@@ -235,7 +235,12 @@ def _step_chart(
 
 def linear_ticks(high: float, most: int = 6) -> list[tuple[float, str]]:
     """(value, label): up to about `most` round values from 0 to `high`."""
-    power = 10.0 ** math.floor(math.log10(high / most))
-    step = next(step * power for step in (1, 2, 5, 10) if high / (step * power) <= most)
+    step = round_step(high, most)
     count = int(high / step + 1e-9)
     return [(place * step, f"{place * step:,.10g}") for place in range(count + 1)]
+
+
+def round_step(span: float, most: int) -> float:
+    """1, 2 or 5 times a power of ten, of which at most `most` fit into `span`."""
+    power = 10.0 ** math.floor(math.log10(span / most))
+    return next(step * power for step in (1, 2, 5, 10) if span / (step * power) <= most)

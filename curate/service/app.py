@@ -26,13 +26,14 @@ from curate.service.rest import errors
 from curate.service.rest.frame import Closed, Frame
 from curate.service.rest.openapi import TAGS, openapi
 from curate.service.rest.routing import API
-from curate.service.runs import control, logs, recipes, submit, views
+from curate.service.runs import compare, control, logs, recipes, submit, views
 from curate.service.samples import exports, find, maps, samples, search, slices
 from curate.service.service import Service
 
 PARTS = (
     users, tokens, quotas, workspaces, targets, registrations, recipes, submit, views, control, logs, tags, datasets,
     releases, slices, samples, maps, search, find, exports, upkeep,
+    compare,
 )  # fmt: skip
 
 

@@ -46,16 +46,30 @@ class Kept:
         asked = self._clock()
         while True:
             with self._lock:
-                known = self._results.get(key)
-                if known is not None and (known.began >= asked or not fresh) and asked - known.ended <= seconds:
-                    return cast(T, known.future.result())
-                entry = self._running.get(key) or self._start(key, make, what)
+                entry = self._known(key, asked, seconds, fresh) or self._running.get(key)
+                entry = entry or self._start(key, make, what)
             futures.wait([entry.future], self._wait)
             if not entry.future.done():
                 raise UnavailableProblem(f"{what}: not known after {self._wait:g} s; ask again in a minute")
             found = entry.future.result()
             if entry.began >= asked or not fresh:
                 return cast(T, found)
+
+    def soon(
+        self, key: Hashable, make: Callable[[], T], what: str, *, seconds: float = 600.0, wait: float = 0.0
+    ) -> T | None:
+        """The same, but None while it is being computed, after `wait` seconds."""
+        with self._lock:
+            entry = self._known(key, self._clock(), seconds) or self._running.get(key)
+            entry = entry or self._start(key, make, what)
+        futures.wait([entry.future], wait)
+        return cast(T, entry.future.result()) if entry.future.done() else None
+
+    def _known(self, key: Hashable, asked: float, seconds: float, fresh: bool = False) -> _Entry | None:
+        known = self._results.get(key)
+        if known is None or (fresh and known.began < asked) or asked - known.ended > seconds:
+            return None
+        return known
 
     def drop(self, key: Hashable) -> None:
         """Forget a result."""

@@ -11,11 +11,13 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from curate.service.pages import datasets, login, new, people, places, runs
-from curate.service.pages.data import act, captions, clusters, find, maps, sample, samples
+from curate.service.pages.data import act, captions, clusters, compare, find, maps, sample, samples, thresholds
 from curate.service.pages.kit import error_page
 
 __all__ = ["error_page", "router"]
 
 router = APIRouter(include_in_schema=False)
-for _part in (login, samples, sample, find, clusters, captions, maps, act, runs, new, datasets, places, people):
+for _part in (
+    login, samples, sample, find, clusters, captions, maps, thresholds, compare, act, runs, new, datasets, places, people,
+):  # fmt: skip
     router.include_router(_part.router)

@@ -124,3 +124,13 @@ def test_results_are_bounded() -> None:
     for key in range(kept.RESULTS + 5):
         results.get(key, int, "a")
     assert len(results._results) == kept.RESULTS
+
+
+def test_soon_does_not_wait() -> None:
+    made = Made()
+    made.gate.clear()
+    results = Kept()
+    assert results.soon("a", made, "a") is None and results.soon("a", made, "a") is None
+    made.gate.set()
+    assert results.get("a", made, "a") == 1 == results.soon("a", made, "a")
+    assert made.count == 1

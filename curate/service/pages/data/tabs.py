@@ -18,6 +18,8 @@ TABS: list[tuple[str, str, Callable[[Looked], bool]]] = [
     ("/captions", "Captions", lambda seen: any(op.startswith(("text.", "caption.")) for op in seen.made.ops.values())),
     ("/clusters", "Clusters", lambda seen: not CLUSTERS.isdisjoint(seen.made.kinds.values())),
     ("/map", "Map", lambda seen: any(seen.made.ops[name] == "project.place" for name in seen.made.bases)),
+    ("/thresholds", "Thresholds", lambda seen: bool(seen.made.with_rows)),
+    ("/compare", "Compare", lambda seen: bool(seen.made.bases)),
 ]
 """(path below the run's, text, whether a run has what the page needs). Each page is listed once it works."""
 

@@ -197,6 +197,48 @@ function follow(events) {
   source.addEventListener("error", () => { last = 0; }); // polling continues, and tells if the service does not answer
 }
 
+// --- sliders --------------------------------------------------------------------------------------------------------
+
+// A slider asks for the fragments at data-slides as it moves, and for that at data-border once it rests.
+async function fetched(url) {
+  const answer = await fetch(url, { headers: { Accept: "text/html" }, redirect: "manual" });
+  if (!answer.ok) throw new Error(String(answer.status));
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of fresh.querySelectorAll("body > [id]")) {
+    const old = page.getElementById(part.id);
+    if (old) replace(old, part);
+  }
+}
+
+for (const slider of page.querySelectorAll("[data-slides]")) {
+  let asking = false, resting = 0;
+  const named = (url) => { const found = new URL(url, location.href); found.searchParams.set("edge", slider.value); return found; };
+  const slide = async () => {
+    if (asking) return;
+    asking = true;
+    let shown;
+    try {
+      while (shown !== slider.value) { shown = slider.value; await fetched(named(slider.dataset.slides)); }
+      const at = page.querySelector("#threshold-rows [data-at]")?.dataset.at;
+      slider.setAttribute("aria-valuetext", at);
+      page.querySelector("#at").value = at;
+      const address = new URL(location.href);
+      address.searchParams.delete("edge");
+      for (const field of slider.form.querySelectorAll("input[type=hidden]")) address.searchParams.set(field.name, field.value);
+      address.searchParams.set("at", at);
+      history.replaceState(null, "", address);
+      tell("");
+    } catch { tell("lost"); } finally { asking = false; }
+  };
+  slider.form.classList.add("live");
+  slider.form.querySelector("[data-plain]").hidden = true;
+  slider.addEventListener("input", () => {
+    slide();
+    clearTimeout(resting);
+    resting = setTimeout(() => fetched(named(slider.dataset.border)).catch(() => tell("lost")), 200);
+  });
+}
+
 for (const list of page.querySelectorAll("[data-follow]")) list.scrollTo(0, list.scrollHeight);
 live();
 prepare(page);

@@ -1,0 +1,1 @@
+"""What another threshold would do to the rows of a run, from stored facts."""

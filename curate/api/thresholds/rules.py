@@ -1,0 +1,135 @@
+"""The thresholds of a run's filters, and its recipe with another threshold."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from curate.core.errors import InputError
+from curate.engine.record.live import WITH_ROWS, LiveRows
+from curate.engine.record.runs import RunRecord
+
+PLACES = ("offset", "parent_row")
+"""Columns of a pool whose numbers say where a row is."""
+SIGNS = (">=", ">", "<=", "<")
+PARAMETERS = {
+    ("image.filter", "min_side"): ("least(width, height)", ">=", 1, 1 << 40),
+    ("image.filter", "max_side"): ("greatest(width, height)", "<=", 1 << 40, 1),
+    ("image.filter", "max_aspect"): ("greatest(width, height) / least(width, height)", "<=", 1 << 40, 1),
+}
+"""(op, parameter) -> what it compares, the sign, and the values that reject fewest and most rows."""
+FARTHEST = 1e300
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_COMPARISON = re.compile(rf'(?<![\w.")])("[^"]+"|[A-Za-z_]\w*)\s*(>=|<=|>|<)\s*({NUMBER})(?![\w.]|\s*[-+*/%])')
+_TURNS = re.compile(r"\b(not|case|if|xor|in|between)\b|<>|!=|'|--|/\*", re.IGNORECASE)
+"""In an expression with one of these, fewer rows may pass at a looser threshold, or a number may be a text."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A comparison with a threshold: one of a filter, or a new one over the rows that pass a stage."""
+
+    stage: str
+    column: str
+    """A column, or an SQL expression over columns."""
+    sign: str = ">="
+    at: float | None = None
+    """The threshold; None for a new rule, and for a parameter that is not set."""
+    parameter: str = ""
+    """Of the filter; "" for a new rule."""
+    words: tuple[str, str] = ("", "")
+    """The expression of a `filter.where`, before and after the threshold."""
+
+    def value(self, at: float) -> str | float:
+        """The parameter with another threshold."""
+        return "".join((self.words[0], plain(at), self.words[1])) if any(self.words) else _whole(at)
+
+    def passes(self, value: float, at: float) -> bool:
+        return {">=": value >= at, ">": value > at, "<=": value <= at, "<": value < at}[self.sign]
+
+
+def plain(number: float) -> str:
+    """A number in the form of recipes and expressions: 0.45, 256."""
+    return f"{_whole(number)}"
+
+
+def _whole(number: float) -> float:
+    return int(number) if number == int(number) and abs(number) < 1e15 else float(number)
+
+
+def rules(run: RunRecord) -> list[Rule]:
+    """The thresholds of the run's filters that can be moved: comparisons of a `filter.where` with a number, and sides
+    and aspect of an `image.filter`. Filters of items have none."""
+    found: list[Rule] = []
+    for stage, about in run.record["stages"].items():
+        given = about["parameters"]
+        if stage not in run.outputs:
+            continue
+        for (op, name), (column, sign, *_) in PARAMETERS.items():
+            if about["op"] == op:
+                found.append(Rule(stage, column, sign, given.get(name), name))
+        text = given.get("keep") if about["op"] == "filter.where" and not given.get("items") else None
+        if not isinstance(text, str) or _TURNS.search(text):
+            continue
+        for match in _COMPARISON.finditer(text):
+            words = text[: match.start(3)], text[match.end(3) :]
+            found.append(Rule(stage, match[1].strip('"'), match[2], float(match[3]), "keep", words))
+    return found
+
+
+def stages_of(run: RunRecord) -> list[str]:
+    """Stages of the run that pass on rows, in the order of the DAG."""
+    outputs = run.outputs
+    return [name for name in run.record["stages"] if outputs.get(name, {}).get("base", "").startswith(WITH_ROWS)]
+
+
+def numbers_of(run: RunRecord, stage: str) -> list[str]:
+    """Columns of numbers of the rows that pass a stage."""
+    rows = LiveRows(run, stage)
+    return [name for name, field in rows.fields.items() if is_number(field.type) and name not in PLACES]
+
+
+def is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def ends(op: str, rule: Rule) -> tuple[Any, Any]:
+    """The parameter at the thresholds that reject fewest and most rows."""
+    if (op, rule.parameter) in PARAMETERS:
+        _, _, fewest, most = PARAMETERS[op, rule.parameter]
+        return fewest, most
+    low = rule.sign in (">=", ">")
+    return rule.value(-FARTHEST if low else FARTHEST), rule.value(FARTHEST if low else -FARTHEST)
+
+
+def changed_recipe(run: RunRecord, rule: Rule, at: float) -> dict[str, Any]:
+    """The run's recipe with another threshold; with a new rule, the stages after `rule.stage` read a new filter."""
+    recipe: dict[str, Any] = dict(run.record.get("recipe") or {})
+    stages: dict[str, Any] = recipe.get("stages") or {}
+    if rule.stage not in stages:
+        raise InputError(f"{rule.stage}: the record of run {run.run_id} has no recipe with this stage; change its file")
+    if rule.parameter:
+        stages = stages | {rule.stage: stages[rule.stage] | {rule.parameter: rule.value(at)}}
+        return recipe | {"stages": stages}
+    name = f"{rule.stage}_kept"
+    while name in stages:
+        name += "_too"
+    made = dict[str, Any]()
+    for stage, about in stages.items():
+        inputs = about.get("from")
+        if isinstance(inputs, list):
+            about = about | {"from": [name if one == rule.stage else one for one in inputs]}
+        made[stage] = about | {"from": name} if inputs == rule.stage else about
+        if stage == rule.stage:
+            made[name] = new_filter(rule, at)
+    return recipe | {"stages": made}
+
+
+def new_filter(rule: Rule, at: float) -> dict[str, Any]:
+    """A stage of a recipe that keeps the rows on one side of a threshold."""
+    keep = f"{rule.column} {rule.sign} {plain(at)}"
+    reason = "too_low" if rule.sign in (">=", ">") else "too_high"
+    return {"op": "filter.where", "from": rule.stage, "keep": keep, "reason": reason}
