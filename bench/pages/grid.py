@@ -97,9 +97,9 @@ def fetched(url: str, headers: dict[str, str], where: str) -> tuple[float, float
     """Seconds until the first row of images, and until all: the page, then what it names, as a browser asks."""
     with httpx2.Client(base_url=url, headers=headers, timeout=60) as client:
         began = time.perf_counter()
-        page = client.get(f"/runs/{RUN}/samples", params={"stage": "pool", "limit": SHOWN, "where": where}).text
-        paths = [html.unescape(path) for path in re.findall('src="(/runs/[^"]+)"', page)]
-        assert len(paths) == SHOWN
+        page = client.get(f"/runs/{RUN}/samples", params={"stage": "pool", "limit": SHOWN, "where": where})
+        paths = [html.unescape(path) for path in re.findall('src="(/runs/[^"]+)"', page.text)]
+        assert len(paths) == SHOWN, (page.status_code, len(paths), re.findall("searched [^<]*", page.text))
 
         def get(path: str) -> float:
             assert client.get(path).headers["content-type"] == "image/webp"
