@@ -18,6 +18,7 @@ __all__ = ["error_page", "router"]
 
 router = APIRouter(include_in_schema=False)
 for _part in (
-    login, samples, sample, find, clusters, captions, maps, thresholds, compare, act, runs, new, datasets, places, people,
+    login, samples, sample, find, clusters, captions, maps, thresholds, compare, act, runs, new, datasets,
+    places, people,
 ):  # fmt: skip
     router.include_router(_part.router)
