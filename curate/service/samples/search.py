@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from curate.core.errors import InputError
-from curate.service.auth.roles import Role
+from curate.service.auth.roles import Principal, Role
 from curate.service.problems import ConflictProblem, InvalidProblem
 from curate.service.rest.routing import Limit, Router, Served, Who, Workspace
 from curate.service.runs.finding import found
 from curate.service.samples.looking import SAMPLE, RunName, too_many
+from curate.service.service import Service
 from curate.service.shapes import Shape
 
 router = Router(tags=["data"])
@@ -61,6 +62,15 @@ def search(
 ) -> SearchShape:
     """The nearest rows to a text or a sample, nearest first, without tombstoned ones. Texts need an encoder that is in
     the package."""
+    return nearest(service, who, run, text, key, columns, where, stage, workspace, limit)
+
+
+def nearest(
+    service: Service, who: Principal, run: str, text: str | None, key: str | None = None, columns: str = "",
+    where: str | None = None, stage: str | None = None, workspace: str | None = None, limit: int = 50,
+    wait: float | None = None,
+) -> SearchShape:  # fmt: skip
+    """For pages. `wait`: seconds, such as for the first text, whose encoder is loaded. Raises UnavailableProblem."""
     with service.database.read() as session:
         one = found(session, who, run, workspace, Role.VIEWER)
     if not one.begun:
@@ -77,6 +87,8 @@ def search(
 
     kept = ("search", one.place.id, one.attempt_id, text, key, columns, where, stage, limit)
     try:
-        return service.kept.get(kept, make, f"search in run {run}", seconds=0.0)  # a tombstone counts at once
+        return service.kept.get(
+            kept, make, f"search in run {run}", seconds=0.0, wait=wait
+        )
     except InputError as error:
         raise InvalidProblem(str(error)) from None

@@ -18,12 +18,14 @@ from curate.service.runs.shapes import RunLine
 from curate.service.runs.views import list_runs
 from curate.service.samples.find import LONGEST, found_in
 from curate.service.samples.looking import Looked
-from curate.service.samples.search import search
+from curate.service.samples.search import nearest
 from curate.service.states import State
 
 router = Pages()
 LIMIT = 60
 NEAREST = 24
+WAIT_SECONDS = 3.0
+"""For what is near in meaning; the page has other answers."""
 RUNS = 50
 """Runs that the page offers, the newest first."""
 INDEX = "search_index"
@@ -80,7 +82,9 @@ def _near(visit: Visit, seen: Looked, query: dict[str, str]) -> tuple[list[Tile]
     try:
         text = None if query["like"] else query["q"]
         place = seen.one.place.name
-        found = search(*visit.args, seen.one.id, text, query["like"] or None, workspace=place, limit=NEAREST)
+        found = nearest(
+            *visit.args, seen.one.id, text, query["like"] or None, workspace=place, limit=NEAREST, wait=WAIT_SECONDS
+        )
     except CurateError as error:
         return [], shown(error)["detail"]
     rows = pa.Table.from_pylist([vars(hit) | {"reason": None} for hit in found.hits], FIXED)
