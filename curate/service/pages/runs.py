@@ -10,6 +10,7 @@ from fastapi.responses import PlainTextResponse, RedirectResponse
 
 from curate.core.errors import CurateError
 from curate.service.auth.roles import Role
+from curate.service.pages.data.tabs import Tab, of_run, run_values
 from curate.service.pages.forms import Form, Pages, done, in_turn, made, real, whole
 from curate.service.pages.graph import stages_graph
 from curate.service.pages.kit import LIMIT, Visit, Visiting, fragment, link, page, part
@@ -104,9 +105,18 @@ def run_with(visit: Visit, run_id: str, problem: CurateError | None = None) -> R
     values = _shared(visit, seen) | _funnel(visit, seen) | _log(visit, seen)
     events = "" if seen.final else link(f"/api/v1/runs/{part(found.id)}/events", workspace=_where(visit))
     return page(
-        visit, "run", problem=problem, title=found.title or found.id, events=events,
+        visit, "run", problem=problem, title=found.title or found.id, events=events, tabs=_tabs(visit, run_id),
         levels=LEVELS, shown_recipe=SHOWN_RECIPE, **values,
     )  # fmt: skip
+
+
+def _tabs(visit: Visit, run_id: str) -> list[Tab]:
+    """The other pages of the run, once it has begun."""
+    try:
+        tabs: list[Tab] = run_values(visit, of_run(visit, run_id), "")["tabs"]
+    except CurateError:
+        return []
+    return tabs
 
 
 @router.form("/runs/{run_id}/limit", RUN, run_with)

@@ -87,8 +87,6 @@ def nearest(
 
     kept = ("search", one.place.id, one.attempt_id, text, key, columns, where, stage, limit)
     try:
-        return service.kept.get(
-            kept, make, f"search in run {run}", seconds=0.0, wait=wait
-        )
+        return service.kept.get(kept, make, f"search in run {run}", seconds=0.0, wait=wait)
     except InputError as error:
         raise InvalidProblem(str(error)) from None
