@@ -118,7 +118,7 @@ def clusters_of(run: RunRecord, stage: str | None = None) -> Clusters:
     table = held["clusters"] if profiled else TreeShape.of(held).table(held["sizes_1"])
     levels = held["profile"]["levels"] if profiled else held["levels"]["levels"]
     tree = about.get(chosen, {}).get("ports", {}).get("tree", chosen) if profiled else chosen
-    users = [name for name, one in about.items() if one["ports"].get("tree") == tree and name in run.outputs]
+    users = [name for name, one in about.items() if one.get("ports", {}).get("tree") == tree and name in run.outputs]
     rows_of = [name for name in users if about[name]["op"] == ASSIGN]
     selections = [name for name in users if str(run.outputs[name]["base"]).startswith("selections/")]
     found = Clusters(chosen, table, levels, profiled, drifts, rows_of[-1] if rows_of else "")

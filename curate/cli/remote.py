@@ -142,7 +142,7 @@ def explain(server: str, run_id: str, workspace: str, key_or_url: str) -> list[t
     """(stage, op, facts) of a sample."""
     with connect(server) as client:
         found = client.run(run_id, named(workspace)).explain(key_or_url)
-    return [(one["stage"], one["op"], one["facts"]) for one in found["facts"]]
+    return [(one["stage"], one["op"], one["facts"]) for one in found["stages"]]
 
 
 def logs(

@@ -38,10 +38,10 @@ class Place(Map):
     embedding: str = Field("embedding", description="Column of vectors that the projection was fitted on.")
     into: str = Field("map", pattern="^[A-Za-z][A-Za-z0-9_]*$", description="Start of the new columns' names: map_x.")
 
-    _held: Artifact = PrivateAttr(default_factory=dict)
+    _held: Artifact = PrivateAttr()
     _index: Any = PrivateAttr(None)
     _version: str = PrivateAttr("")
-    _encoder: dict[str, str] = PrivateAttr(default_factory=dict)
+    _encoder: dict[str, str] = PrivateAttr()
 
     def reads(self) -> tuple[str, ...]:
         return (self.embedding,)

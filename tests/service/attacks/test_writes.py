@@ -46,6 +46,7 @@ FORMS: dict[str, tuple[dict[str, str], str]] = {
     "/runs/{run}/resume": ({}, "run.resume"),
     "/runs/{run}/limit": ({"max_tokens": "1"}, "run.limit"),
     "/runs/{run}/priority": ({"priority": "-1"}, "run.change"),
+    "/runs/{run}/exclude": ({"key": "0" * 32, "why": "x"}, "tombstone.add"),
 }
 
 

@@ -114,9 +114,11 @@ def test_every_cursor_of_the_description_is_taken(site: Site) -> None:
                 forms = [one for one in parameter["schema"]["anyOf"] if "pattern" in one]
                 known = path.format(workspace="main", user="operator", name="toys", tag="good", run="none")
                 cursor = next(text for text in CURSORS if re.fullmatch(forms[0]["pattern"], text))
-                assert site.ask("GET", f"{known}?stage=pool&cursor={cursor}", admin).status_code in (200, 404), path
+                assert site.ask("GET", f"{known}?stage=pool&text=a&cursor={cursor}", admin).status_code in (200, 404), (
+                    path
+                )
                 seen += 1
-    assert seen == len(LISTS) + 2
+    assert seen == len(LISTS) + 3
 
 
 CURSORS = ("12", "-1~Zm9v~7", "1.5e-3~Zm9v", "Zg~Zg~Zg", "__8", "0123456789ab:0:0")

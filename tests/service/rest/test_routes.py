@@ -20,7 +20,7 @@ SAFE = {"GET", "HEAD", "OPTIONS"}
 NAMES = {
     "workspace": "main", "target": "local", "user": "operator", "kind": "root", "name": "main", "tag": "good",
     "fingerprint": "ab", "token": "0" * 8, "token_id": "0" * 8, "verb": "stop", "key": "0" * 32,
-    "shard": "0" * 32, "row": "0",
+    "shard": "0" * 32, "row": "0", "other": "none",
 }  # fmt: skip
 """Values of path parameters; those of a run are made."""
 BODIES: dict[str, Any] = {
