@@ -48,8 +48,9 @@ class SampleFile:
 
     @property
     def digest(self) -> str:
-        """The same for the same bytes."""
-        return digest([self.about["sha256"] or [self.shard.id, self.row]])
+        """The same for the same bytes of a workspace. What another one has is not told by a digest, which anyone can
+        write into a list."""
+        return digest([self.storage.url, self.about["sha256"] or [self.shard.id, self.row]])
 
     def tombstoned(self, known: tombstones.Tombstones) -> bool:
         """Whether a takedown may have removed its bytes."""
