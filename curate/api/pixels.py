@@ -48,8 +48,8 @@ class SampleFile:
 
     @property
     def digest(self) -> str:
-        """The same for the same bytes of a workspace. What another one has is not told by a digest, which anyone can
-        write into a list."""
+        """The same for the same bytes of a workspace. In others it differs: anyone can write a digest into a list, and
+        would see what another workspace has."""
         return digest([self.storage.url, self.about["sha256"] or [self.shard.id, self.row]])
 
     def tombstoned(self, known: tombstones.Tombstones) -> bool:

@@ -27,7 +27,7 @@ MOST_ROWS = 100_000
 MOST_KEYS = 10_000
 """The limit of one order of tombstones."""
 MOST_BYTES = 64 << 20
-"""Of the columns in memory, such as vectors; as CSV they are up to 10 times as many."""
+"""Limit on columns in memory, such as vectors, which are up to 10 times as long in CSV."""
 SECONDS = 20.0
 AT_ONCE = 1000
 FILTERED = 200
