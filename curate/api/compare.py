@@ -88,7 +88,7 @@ class Comparison:
         shards, tables, searched = own.reads.rows.shards, [own.schema.empty_table()], at
         while at < len(shards) and limit and (searched == at or time.monotonic() < until):
             table = self._changed(side, shards[at])
-            searched, part = at + 1, table.slice(skip, limit)
+            searched, part = at + 1, table.take(pa.array(range(len(table))[skip : skip + limit], pa.int64()))
             tables.append(part)
             limit -= len(part)
             at, skip = (at + 1, 0) if skip + len(part) >= len(table) else (at, skip + len(part))

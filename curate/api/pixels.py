@@ -48,8 +48,9 @@ class SampleFile:
 
     @property
     def digest(self) -> str:
-        """The same for the same bytes."""
-        return digest([self.about["sha256"] or [self.shard.id, self.row]])
+        """The same for the same bytes of a workspace. In others it differs: anyone can write a digest into a list, and
+        would see what another workspace has."""
+        return digest([self.storage.url, self.about["sha256"] or [self.shard.id, self.row]])
 
     def tombstoned(self, known: tombstones.Tombstones) -> bool:
         """Whether a takedown may have removed its bytes."""

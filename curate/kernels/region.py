@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -10,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST_CORNERS = 200
+MOST = 1e30
+"""Beyond it, the sides cannot be computed with."""
 
 
 def inside(polygon: Sequence[Sequence[float]], x: NDArray[np.floating], y: NDArray[np.floating]) -> NDArray[np.bool_]:
@@ -27,8 +28,10 @@ def inside(polygon: Sequence[Sequence[float]], x: NDArray[np.floating], y: NDArr
 
 def corners_of(polygon: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
     """The corners. Raises ValueError unless there are 3 to MOST_CORNERS pairs of finite numbers."""
-    good = 3 <= len(polygon) <= MOST_CORNERS and all(len(one) == 2 and all(map(math.isfinite, one)) for one in polygon)
+    good = 3 <= len(polygon) <= MOST_CORNERS and all(
+        len(one) == 2 and all(abs(part) < MOST for part in one) for one in polygon
+    )
     if not good:
         given = f"{len(polygon)} corners" if len(polygon) < 3 or len(polygon) > MOST_CORNERS else "a corner"
-        raise ValueError(f"{given}; expected 3 to {MOST_CORNERS} corners, each of two finite numbers")
+        raise ValueError(f"{given}; expected 3 to {MOST_CORNERS} corners, each of two numbers below {MOST:g}")
     return [(float(x), float(y)) for x, y in polygon]

@@ -1,4 +1,4 @@
-"""Thumbnails, which can be rebuilt, in a folder of bounded size."""
+"""Files that can be rebuilt, such as thumbnails, in a folder of bounded size."""
 
 from __future__ import annotations
 
@@ -70,6 +70,10 @@ class Cached:
                 file.write(data)
             os.replace(aside, place)
             self._count(len(data))
+
+    def drop(self, name: str) -> None:
+        with contextlib.suppress(OSError):
+            self._place(name).unlink()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

@@ -25,6 +25,7 @@ RETRY_SECONDS = 10.0
 @dataclass
 class _Entry:
     began: float
+    seconds: float
     future: Future[Any] = field(default_factory=Future)
     ended: float = float("inf")
 
@@ -50,7 +51,7 @@ class Kept:
         while True:
             with self._lock:
                 entry = self._known(key, asked, seconds, fresh) or self._running.get(key)
-                entry = entry or self._start(key, make, what)
+                entry = entry or self._start(key, make, what, seconds)
             longest = self._wait if wait is None else wait
             futures.wait([entry.future], longest)
             if not entry.future.done():
@@ -65,7 +66,7 @@ class Kept:
         """The same, but None while it is being computed, after `wait` seconds."""
         with self._lock:
             entry = self._known(key, self._clock(), seconds) or self._running.get(key)
-            entry = entry or self._start(key, make, what)
+            entry = entry or self._start(key, make, what, seconds)
         futures.wait([entry.future], wait)
         return cast(T, entry.future.result()) if entry.future.done() else None
 
@@ -80,10 +81,10 @@ class Kept:
         with self._lock:
             self._results.pop(key, None)
 
-    def _start(self, key: Hashable, make: Callable[[], T], what: str) -> _Entry:
+    def _start(self, key: Hashable, make: Callable[[], T], what: str, seconds: float) -> _Entry:
         if len(self._running) >= WAITING:
             raise TooManyProblem(f"{what}: too many other requests take long; ask again later", RETRY_SECONDS)
-        entry = self._running[key] = _Entry(self._clock())
+        entry = self._running[key] = _Entry(self._clock(), seconds)
         threading.Thread(target=self._compute, args=(key, entry, make), name="curate-kept", daemon=True).start()
         return entry
 
@@ -99,7 +100,8 @@ class Kept:
         with self._lock:
             del self._running[key]
             entry.ended = self._clock()
-            self._results[key] = entry
+            held = {name: one for name, one in self._results.items() if entry.ended - one.ended <= one.seconds}
+            self._results = held | {key: entry}
             while len(self._results) > RESULTS:
                 self._results.pop(next(iter(self._results)))
             entry.future.set_result(found)

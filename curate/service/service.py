@@ -41,10 +41,13 @@ class Service:
     limiter: Limiter = field(init=False)
     """Counts requests and failed logins."""
     thumbnails: Cached = field(init=False)
+    maps: Cached = field(init=False)
+    """Points, apart from the thumbnails, which they would displace."""
 
     def __post_init__(self) -> None:
         self.limiter = Limiter(self.settings.limits)
         self.thumbnails = Cached(self.settings.thumbnails, self.settings.limits.thumbnail_bytes)
+        self.maps = Cached(None, self.settings.limits.thumbnail_bytes)
 
     @classmethod
     def of(cls, settings: Settings) -> Service:
@@ -55,5 +58,6 @@ class Service:
         self.watch.close()
         self.sandbox.close()
         self.thumbnails.close()
+        self.maps.close()
         self.targets.close()
         self.database.close()

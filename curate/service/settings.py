@@ -49,7 +49,7 @@ class Limits(Section):
     check_bytes: Count = 4 << 30
     session_seconds: Positive = 12 * 3600.0
     thumbnail_bytes: Count = 1 << 30
-    """Size of the folder of thumbnails; the oldest ones are removed."""
+    """Size of the folder of thumbnails, and of that of maps; the oldest files are removed."""
 
 
 class Webhook(Section):

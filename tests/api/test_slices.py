@@ -53,6 +53,11 @@ def test_a_stage_passes_on_and_rejects_what_the_ledger_says(done: Run, stage: st
         assert len(everything(done, Slice(stage, reason))) == rows
 
 
+def test_a_page_holds_no_more_than_its_rows(done: Run) -> None:
+    sizes = [done.slice(Slice("pool"), ["width"], limit=limit).table.get_total_buffer_size() for limit in (1, 6)]
+    assert sizes[0] < sizes[1] / 2
+
+
 def test_the_place_of_a_row_is_that_in_its_shard(done: Run) -> None:
     for row in everything(done, Slice("lit")):
         assert done.file(str(row["shard"]), int(str(row["row"]))).about["key"] == row["key"]

@@ -65,7 +65,7 @@ class Visit:
 
     def query(self, name: str) -> str:
         """A parameter of the URL; "" if it is absent."""
-        return self.request.query_params.get(name, "").strip()[:500]
+        return self.request.query_params.get(name, "").strip()[:1000]
 
 
 async def _visit(request: Request, service: Served, who: Who) -> Visit:

@@ -99,7 +99,7 @@ def get_map_points(
 def made_map(
     service: Service, who: Principal, run: str, stage: str | None, colour: str, alive: str, workspace: str | None
 ) -> tuple[Looked, MapBytes]:
-    """Points are kept in the folder of thumbnails. Raises InvalidProblem for an unknown stage or column, and if the run
+    """Points are kept in files. Raises InvalidProblem for an unknown stage or column, and if the run
     has no map."""
     seen = looked(service, who, run, workspace)
     about = ("map", seen.one.place.id, seen.one.attempt_id, stage, colour, alive)
@@ -115,7 +115,7 @@ def made_map(
             found.row.astype("<i4"),
         )
         data = b"".join(array.tobytes() for array in arrays)
-        service.thumbnails.put(name, data)
+        service.maps.put(name, data)
         legend = [LegendLine.model_validate(vars(line)) for line in found.legend]
         shape = MapShape(
             run=run, stage=found.stage, column=found.column, map=found.map, version=digest_bytes([data])[:16],
@@ -127,10 +127,10 @@ def made_map(
     try:
         for _ in range(2):  # the folder may have dropped the points
             shape, shards = service.kept.get(about, make, f"map of run {run}")
-            data = service.thumbnails.get(name)
+            data = service.maps.get(name)
             if data is not None and len(data) == 18 * shape.points:
                 return seen, MapBytes(shape, shards, data)
             service.kept.drop(about)
     except InputError as error:
         raise InvalidProblem(str(error)) from None
-    raise InvalidProblem(f"map of run {run}: its points cannot be kept; free space in the folder `thumbnails`")
+    raise InvalidProblem(f"map of run {run}: its points cannot be kept; free space for temporary files")

@@ -47,12 +47,15 @@ def get_thumbnail(
     file = _file(service, who, run, shard, row, workspace)
     tag = _tag(file, side, film)
     known = _tombstones(service, file.storage)
-    data = None if file.tombstoned(known) else service.thumbnails.get(tag)
+    gone = file.tombstoned(known)
+    if gone:
+        service.thumbnails.drop(tag)
+    data = None if gone else service.thumbnails.get(tag)
     if data is None:
         made = file.thumbnail(side, FRAMES if film else 1)
         if made.reason:
             return Small("", b"", made.reason)
-        if not file.tombstoned(known):
+        if not gone:
             service.thumbnails.put(tag, made.data)
         data = made.data
     return Small(tag, data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from PIL import Image
 
 from curate.api import Slice
 from curate.core.reader import Reader
+from curate.core.store.storage import open_storage
 from curate.service.auth.roles import Role
 from curate.service.database.models import IndexedRun, WorkspaceRow
 from curate.service.people import users
@@ -59,6 +61,23 @@ def test_a_thumbnail_is_made_once(
     assert max(Image.open(io.BytesIO(first.data)).size) <= 160 and first.tag
     monkeypatch.setattr("curate.api.pixels.SampleFile.thumbnail", lambda *_: pytest.fail("a second time"))
     assert small(service, people.operator.principal, curated) == first
+
+
+def test_a_thumbnail_of_a_tombstoned_sample_is_removed(service: Service, people: People, curated: Curated) -> None:
+    first = small(service, people.operator.principal, curated)
+    assert service.thumbnails.get(first.tag)
+    curated.workspace.add_tombstones([curated.key], why="asked by its owner")
+    service.kept.drop(("tombstones", curated.workspace.root))
+    small(service, people.operator.principal, curated)
+    assert service.thumbnails.get(first.tag) is None
+
+
+def test_thumbnails_are_those_of_one_workspace(curated: Curated) -> None:
+    """A digest in a list proves nothing: others may have the bytes."""
+    run = curated.workspace.run("first-1")
+    row = run.slice(Slice("pool"), limit=1).table.to_pylist()[0]
+    file = run.file(row["shard"], row["row"])
+    assert replace(file, storage=open_storage("elsewhere")).digest != file.digest
 
 
 def test_a_sample_without_pixels_says_why(service: Service, people: People, curated: Curated) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -45,6 +46,16 @@ def test_a_result_is_kept_for_a_while() -> None:
     clock.now += 1
     assert results.get("a", made, "a", seconds=600) == 2
     assert results.get("b", made, "b", seconds=600) == 3
+
+
+def test_memory_of_old_results_is_freed() -> None:
+    clock, freed = Clock(), list[str]()
+    results = Kept(clock=clock)
+    weakref.finalize(results.get("a", Made, "a", seconds=30), freed.append, "a")
+    weakref.finalize(results.get("b", Made, "b", seconds=60), freed.append, "b")
+    clock.now += 31
+    results.get("c", Made, "c")
+    assert freed == ["a"]
 
 
 def test_fresh_is_computed_after_it_was_asked_for() -> None:

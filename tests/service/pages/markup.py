@@ -51,7 +51,7 @@ class Markup(HTMLParser):
             if tag == "style" or (tag == "script" and "src" not in found):
                 problems.append(f"<{tag}> is inline")
             asks = tag in CONTROLS and found.get("type") not in ("hidden", "submit", "checkbox")
-            if asks and found.get("id") not in labelled and "aria-label" not in found:
+            if asks and found.get("id") not in labelled and {"aria-label", "alt"}.isdisjoint(found):
                 problems.append(f"<{tag} name={found.get('name')}> has no label")
             for name in ("aria-describedby", "aria-labelledby"):
                 problems += [f"{name} {one} is missing" for one in found.get(name, "").split() if one not in ids]

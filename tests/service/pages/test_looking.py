@@ -245,6 +245,24 @@ def test_a_long_export_says_that_there_are_more(client: TestClient, monkeypatch:
     assert answer.headers["x-curate-more"] == "yes" and answer.text.count("\n") == 1 + 7
 
 
+def test_an_export_has_a_limit_on_its_memory(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exports, "MOST_BYTES", 1)
+    monkeypatch.setattr(exports, "AT_ONCE", 4)
+    answer = exported(client, "csv")
+    assert answer.headers["x-curate-more"] == "yes" and answer.text.count("\n") == 1 + 4
+
+
+def test_spreadsheets_run_no_cell() -> None:
+    texts = ["=1+1", "+1", "-1+1", "@SUM(1)", "\t=1", "\r=1", "\uff1d1", "a=b", "", None]
+    table = pa.table({"text": texts, "number": pa.array([-1] * len(texts)), "key": ["k"] * len(texts)})
+    rows = pa_csv.read_csv(
+        io.BytesIO(exports.WRITERS["csv"](table, "")), parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+        convert_options=pa_csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False),
+    )  # fmt: skip
+    assert rows["text"].to_pylist() == [*(f"'{text}" for text in texts[:7]), *texts[7:]]
+    assert rows["number"].to_pylist() == [-1] * len(texts)
+
+
 def test_bad_exports_are_one_line(client: TestClient) -> None:
     for query in ("stage=nope", "stage=pool&where=width >", "stage=pool&columns=nope", "stage=pool&format=exe"):
         answer = client.get(f"/api/v1/runs/one/export?format=csv&{query}")

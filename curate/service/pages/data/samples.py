@@ -107,7 +107,7 @@ def more_tiles(visit: Visiting, run_id: str) -> Response:
 def _limit(visit: Visit) -> int:
     """Tiles of a page."""
     given = visit.query("limit")
-    if given and not (given.isdecimal() and 1 <= int(given[:4]) <= MOST):
+    if given and not (given.isdecimal() and 1 <= int(given[:9]) <= MOST):
         raise InvalidProblem(f"limit: {given!r}: expected 1 to {MOST} samples of a page")
     return int(given or LIMIT)
 

@@ -99,7 +99,7 @@ function start(list) {
       const found = await answer.json();
       for (const [shard, row, key, ...texts] of found.tiles) {
         const src = found.pixels ? `${base}/thumbnails/${encodeURIComponent(found.shards[shard])}/${row}${suffix}${suffix ? "&" : "?"}side=160` : "";
-        items.push({ href: `${base}/samples/${key}${suffix}`, src, texts });
+        items.push({ href: `${base}/samples/${encodeURIComponent(key)}${suffix}`, src, texts });
       }
       more = found.next;
       status.textContent = found.searched;
