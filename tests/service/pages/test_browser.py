@@ -40,7 +40,7 @@ def test_log_in_submit_and_watch(
         page.get_by_label("Title").fill("From the page")
         page.get_by_role("button", name="Submit").click()
         page.get_by_role("heading", name="From the page").wait_for()
-        assert page.locator("svg[role=img] .name").all_text_contents() == ["pool", "facts"]
+        assert page.locator("#dag svg .name").all_text_contents() == ["pool", "facts"]
         page.locator("#stop summary").click()
         page.get_by_role("button", name="Stop the run").click()
         page.get_by_text("asked to stop this run").wait_for()
