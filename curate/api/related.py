@@ -60,7 +60,9 @@ def _pools(run: RunRecord) -> dict[str, str]:
 
 
 def _lines(run: RunRecord, shard: Shard, rows: Sequence[int]) -> list[dict[str, Any]]:
-    table = read_pool(run.storage, shard.table, [*NAMED, "media", "url", "reject"]).take(pa.array(rows, pa.int64()))
+    table = read_pool(run.storage, shard.table, ["key", *NAMED, "media", "url", "reject"]).take(
+        pa.array(rows, pa.int64())
+    )
     lines = [line | {"shard": shard.id, "row": row} for line, row in zip(table.to_pylist(), rows, strict=True)]
     return [line | {"reason": line.pop("reject"), "name": name_of(*(line[name] for name in NAMED))} for line in lines]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,13 +31,15 @@ FIXED = pa.schema(
 )
 """Columns of every slice; those that were asked for follow."""
 MOST_ROWS = 1000
-NAMED = ("key", "name", "source_id")
+NAMED = ("name", "source_id")
 """Columns that `name_of` takes."""
+_KEY = re.compile("[0-9a-f]{32}")
 
 
-def name_of(key: str, name: str | None, source_id: str | None) -> str | None:
-    """The file's name; where a pool named it by its key, the last part of where it came from."""
-    return name if name not in (None, key) else (source_id or "").rstrip("/").rpartition("/")[2] or name
+def name_of(name: str | None, source_id: str | None) -> str | None:
+    """The file's name; where its pool named it by a key, the last part of where it came from."""
+    own = None if name is None or _KEY.match(name) else name
+    return own or (source_id or "").rstrip("/").rpartition("/")[2] or name
 
 
 class Region(Protocol):
@@ -83,7 +86,7 @@ class SliceReader:
         self.columns = [name for name in dict.fromkeys(columns) if name not in FIXED.names]
         about = run.record["stages"].get(which.stage)
         media = ["media"] if about and run.record["stages"][run.pool_of(which.stage)].get("media") else []
-        every = dict.fromkeys([*NAMED, *media, "url", *self.columns])
+        every = dict.fromkeys(["key", *media, *NAMED, "url", *self.columns])
         self.reads = Reads(run, which.stage, list(every), which.where)
         rows = self.reads.rows
         inside = which.within.columns if which.within is not None else ()
