@@ -268,6 +268,10 @@ def test_a_viewer_excludes_nothing(client: TestClient, service: Service, workspa
     try:
         text = get(client, "/runs/one/samples?stage=pool")
         assert "Exclude" not in text and "Export" in text and "Hidden" in text and "/thumbnails/" not in text
+        dataset = f"/datasets/bikes/{workspace.datasets()[0].base.removeprefix('datasets/')}"
+        of_run = ("rejects", "clusters", "captions", "map", "thresholds", "thresholds?column=width", "compare/one")
+        for path in (dataset, "/find?q=red", *(f"/runs/one/{one}" for one in of_run)):
+            assert "/thumbnails/" not in get(client, path), path
         form = {"key": "ab" * 16, "why": "x", "csrf": service.csrf}
         assert client.post("/runs/one/exclude", data=form).status_code == 403
     finally:
