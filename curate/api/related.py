@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from curate.api.slices import FIXED, Slice, SlicePage, SliceReader
+from curate.api.slices import FIXED, NAMED, Slice, SlicePage, SliceReader, name_of
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.pools import Shard, read_pool, read_shards, shards_of
 from curate.engine.record.runs import RunRecord
@@ -60,11 +60,11 @@ def _pools(run: RunRecord) -> dict[str, str]:
 
 
 def _lines(run: RunRecord, shard: Shard, rows: Sequence[int]) -> list[dict[str, Any]]:
-    table = read_pool(run.storage, shard.table, ["key", "media", "name", "url", "reject"]).take(
+    table = read_pool(run.storage, shard.table, ["key", *NAMED, "media", "url", "reject"]).take(
         pa.array(rows, pa.int64())
     )
     lines = [line | {"shard": shard.id, "row": row} for line, row in zip(table.to_pylist(), rows, strict=True)]
-    return [line | {"reason": line.pop("reject")} for line in lines]
+    return [line | {"reason": line.pop("reject"), "name": name_of(*(line[name] for name in NAMED))} for line in lines]
 
 
 def _page(lines: Sequence[dict[str, Any]]) -> SlicePage:

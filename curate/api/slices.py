@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,13 +24,22 @@ FIXED = pa.schema(
         pa.field("shard", pa.string(), metadata={"of": "id"}),
         pa.field("row", pa.int64(), metadata={"of": "place in the shard"}),
         pa.field("media", pa.string()),
-        pa.field("name", pa.string()),
+        pa.field("name", pa.string(), metadata={"of": "file"}),
         pa.field("url", pa.string()),
         pa.field("reason", pa.string(), metadata={"of": "null if the stage passes the row on"}),
     ]
 )
 """Columns of every slice; those that were asked for follow."""
 MOST_ROWS = 1000
+NAMED = ("name", "source_id")
+"""Columns that `name_of` takes."""
+_KEY = re.compile("[0-9a-f]{32}")
+
+
+def name_of(name: str | None, source_id: str | None) -> str | None:
+    """The file's name; where its pool named it by a key, the last part of where it came from."""
+    own = None if name is None or _KEY.match(name) else name
+    return own or (source_id or "").rstrip("/").rpartition("/")[2] or name
 
 
 class Region(Protocol):
@@ -76,7 +86,8 @@ class SliceReader:
         self.columns = [name for name in dict.fromkeys(columns) if name not in FIXED.names]
         about = run.record["stages"].get(which.stage)
         media = ["media"] if about and run.record["stages"][run.pool_of(which.stage)].get("media") else []
-        self.reads = Reads(run, which.stage, ["key", *media, "name", "url", *self.columns], which.where)
+        every = dict.fromkeys(["key", *media, *NAMED, "url", *self.columns])
+        self.reads = Reads(run, which.stage, list(every), which.where)
         rows = self.reads.rows
         inside = which.within.columns if which.within is not None else ()
         self._read = list(dict.fromkeys([*self.reads.columns, *self.reads.judged, *inside]))
@@ -102,6 +113,7 @@ class SliceReader:
         shown = self.reads.shown(table)
         made = {"shard": pa.array([shard.id] * len(table)), "row": table["\0row"], "reason": table["\0why"]}
         made |= {name: shown[name] for name in shown.column_names}
+        made["name"] = pa.array(map(name_of, *(shown[name].to_pylist() for name in NAMED)), pa.string())
         none = pa.nulls(len(table), pa.string())
         return pa.table([made.get(name, none) for name in self.schema.names], schema=self.schema)
 

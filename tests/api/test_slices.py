@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from curate.api import Pipeline, Run, Slice, Workspace, make_stage
+from curate.api.slices import name_of
 from curate.core.errors import InputError
 from curate.engine.run import run
 from tests.engine import toys
@@ -89,3 +90,16 @@ def test_what_a_slice_cannot_be(done: Run) -> None:
     with pytest.raises(InputError, match="1 to 1000"):
         done.slice(Slice("lit"), limit=0)
     assert everything(done, Slice("lit", "no such reason")) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "source_id", "expected"),
+    [
+        ("0" * 32, "a/b.png", "b.png"), (None, "https://e.org/a/b.jpg?x=1", "b.jpg?x=1"),
+        ("cat.png", "b.png", "cat.png"),
+        ("0" * 32 + "#start_ms=0", "film.mp4#start_ms=0", "film.mp4#start_ms=0"), ("0" * 32, "a/", "a"),
+        ("0" * 32, None, "0" * 32), (None, None, None),
+    ],
+)  # fmt: skip
+def test_a_sample_has_the_name_of_its_file(name: str | None, source_id: str | None, expected: str | None) -> None:
+    assert name_of(name, source_id) == expected

@@ -98,3 +98,30 @@ def width_on_a_phone(tab: Tab, width: int = 390) -> int:
     found: int = tab.evaluate("document.documentElement.scrollWidth")
     tab.page.set_viewport_size(WINDOW)
     return found
+
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+
+
+def serious(browser: Browser, urls: list[str]) -> list[tuple[str, ...]]:
+    """What axe calls serious or critical on these pages, and those that scroll sideways on a phone; both in light and
+    in dark, where only contrasts can differ. Its script comes from elsewhere, so that the pages' policy is off."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    axe, found = Axe(), list[tuple[str, ...]]()
+    for options in ({}, PHONE):
+        with browser.tab(bypass_csp=True, **options) as tab:
+            for url in urls:
+                tab.page.goto(url)
+                for scheme in ("light", "dark"):
+                    tab.page.emulate_media(color_scheme=scheme)
+                    rules = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}
+                    answer = axe.run(tab.page, options={"resultTypes": ["violations"], **rules}).response
+                    found += [
+                        (url, scheme, one["id"], one["nodes"][0]["html"][:200])
+                        for one in answer["violations"]
+                        if one["impact"] in ("serious", "critical")
+                    ]
+                if options and tab.evaluate("document.documentElement.scrollWidth") > 360:
+                    found.append((url, "is wider than a phone"))
+    return found

@@ -50,7 +50,7 @@ class Markup(HTMLParser):
             problems += [f"<{tag}> has {name}" for name in found if name == "style" or name.startswith("on")]
             if tag == "style" or (tag == "script" and "src" not in found):
                 problems.append(f"<{tag}> is inline")
-            asks = tag in CONTROLS and found.get("type") not in ("hidden", "submit", "checkbox")
+            asks = tag in CONTROLS and found.get("type") not in ("hidden", "submit", "checkbox", "image")
             if asks and found.get("id") not in labelled and {"aria-label", "alt"}.isdisjoint(found):
                 problems.append(f"<{tag} name={found.get('name')}> has no label")
             for name in ("aria-describedby", "aria-labelledby"):

@@ -84,6 +84,7 @@ class Site:
                 for own in [own for own, value in vars(module).items() if value is function]:
                     patch.setattr(module, own, self._action(name))
         patch.setattr(audit, "malformed", lambda service, who, *about: self.malformed.append(about[:2]))
+        patch.setattr("curate.service.pages.runs._tabs", lambda visit, run: [])  # of runs with records
         self.app = FastAPI()
         given = settings or Settings()
         self.app.state.service = SimpleNamespace(

@@ -12,7 +12,7 @@ from curate.service.runs import recipes
 from curate.service.runs.shapes import Checked, Mistake
 from curate.service.service import Service
 from curate.service.states import State
-from tests.html.browser import Browser
+from tests.html.browser import PHONE, Browser, serious
 from tests.service.pages import examples
 from tests.service.pages.served import served
 from tests.service.pages.site import Site
@@ -20,7 +20,6 @@ from tests.service.pages.test_pages import PATHS
 from tests.service.people import People
 from tests.service.rest.site import RECIPE, admitted
 
-PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 DONE = examples.run(State.DONE)
 
 
@@ -40,7 +39,7 @@ def test_log_in_submit_and_watch(
         page.get_by_label("Title").fill("From the page")
         page.get_by_role("button", name="Submit").click()
         page.get_by_role("heading", name="From the page").wait_for()
-        assert page.locator("svg[role=img] .name").all_text_contents() == ["pool", "facts"]
+        assert page.locator("#dag svg .name").all_text_contents() == ["pool", "facts"]
         page.locator("#stop summary").click()
         page.get_by_role("button", name="Stop the run").click()
         page.get_by_text("asked to stop this run").wait_for()
@@ -117,6 +116,11 @@ def test_every_text_can_be_read(browser: Browser, site: Site, url: str, scheme: 
             assert (path, tab.evaluate(CONTRASTS)) == (path, [])
         ground = tab.evaluate("getComputedStyle(document.body).backgroundColor")
         assert ground == {"light": "rgb(247, 246, 243)", "dark": "rgb(19, 21, 25)"}[scheme]
+
+
+@pytest.mark.long
+def test_axe_finds_nothing_serious(browser: Browser, site: Site, url: str) -> None:
+    assert serious(browser, [url + path for path in PATHS]) == []
 
 
 FOCUSABLE = """() => {

@@ -28,7 +28,7 @@ from curate.service.samples import exports
 from curate.service.service import Service
 from curate.service.settings import Settings
 from curate.service.view import set_up
-from tests.html.browser import Browser
+from tests.html.browser import Browser, serious
 from tests.service.pages.markup import Markup
 from tests.service.pages.served import served
 
@@ -57,6 +57,8 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     made.add("tree", make_stage("cluster.fit", levels=[4, 2], rounds=0), "embed")
     made.add("clusters", make_stage("cluster.assign", levels=2), "embed", tree="tree")
     made.add("sample", make_stage("select.hierarchical", target=CHOSEN), "clusters", tree="tree")
+    made.add("fit", make_stage("project.fit"), "embed")
+    made.add("map", make_stage("project.place"), "clusters", projection="fit")
     made.add("packed", make_stage("pack.webdataset", name="bikes", carry={"label": "meta.folder"}), "sample")
     found = Workspace(str(folder / "bikes"))
     found.submit(made.check(), run_id="one", options=Options(cpus=1)).wait()
@@ -284,6 +286,10 @@ def test_a_viewer_excludes_nothing(client: TestClient, service: Service, workspa
     try:
         text = get(client, "/runs/one/samples?stage=pool")
         assert "Exclude" not in text and "Export" in text and "Hidden" in text and "/thumbnails/" not in text
+        dataset = f"/datasets/bikes/{workspace.datasets()[0].base.removeprefix('datasets/')}"
+        of_run = ("rejects", "clusters", "captions", "map", "thresholds", "thresholds?column=width", "compare/one")
+        for path in (dataset, "/find?q=red", *(f"/runs/one/{one}" for one in of_run)):
+            assert "/thumbnails/" not in get(client, path), path
         form = {"key": "ab" * 16, "why": "x", "csrf": service.csrf}
         assert client.post("/runs/one/exclude", data=form).status_code == 403
     finally:
@@ -313,3 +319,21 @@ def test_red_bicycles_are_found_and_three_excluded(
         assert tab.messages == []
     assert set(keys) == set(workspace.tombstones()["key"])
     assert not set(keys) & {hit.key for hit in run.search("a red bicycle", limit=24).hits}
+
+
+# --- for everybody ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_axe_finds_nothing_serious(browser: Browser, service: Service, run: Run, workspace: Workspace) -> None:
+    chosen, (dataset,) = keys(run, "sample")[0], workspace.datasets()
+    of_run = (
+        "", "/samples", "/samples?stage=size&rejected=*", "/samples?where=width >", f"/samples/{chosen}", "/rejects",
+        "/clusters", "/clusters?level=2&cluster=0", "/captions", "/map", "/map?map=map&colour=cluster_1", "/thresholds",
+        "/thresholds?stage=inspect&column=width", "/compare", "/compare/one",
+    )  # fmt: skip
+    paths = [f"/runs/one{path}" for path in of_run]
+    paths += ["/runs", "/datasets", f"/datasets/bikes/{dataset.base.removeprefix('datasets/')}", "/find"]
+    paths += ["/find?q=red bicycle", f"/find?like={chosen}", "/nowhere"]
+    with served(create_app(service, reconcile=False)) as url:
+        assert serious(browser, [url + path for path in paths]) == []

@@ -145,7 +145,7 @@ def test_a_run_of_200_stages_and_full_lists_are_small(site: Site, client: TestCl
         answer = client.get("/runs/r-1")
         assert answer.status_code == 200 and len(answer.content) < MOST_BYTES
         assert Markup(answer.text).problems == []
-        assert ('role="img"' in answer.text) == (under_way == 20) and f"{name}_199" in answer.text
+        assert ('class="box"' in answer.text) == (under_way == 20) and f"{name}_199" in answer.text
     for path in ("/runs", "/datasets", "/audit"):
         answer = client.get(path)
         assert answer.status_code == 200 and len(answer.content) < MOST_BYTES

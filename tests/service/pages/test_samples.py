@@ -59,6 +59,30 @@ def test_the_page_names_the_error_of_an_expression(client: TestClient) -> None:
         assert client.get(f"{BASE}?limit={limit}").status_code == 422
 
 
+def test_a_shard_that_is_gone_is_named_and_the_others_are_there(client: TestClient, curated: Curated) -> None:
+    rows = client.get("/api/v1/runs/first/rows?stage=pool").json()["rows"]
+    first, last = rows[0], rows[-1]
+    (table,) = Path(curated.workspace.url).glob(f"pools/*/shards/{first['shard']}.parquet")
+    table.unlink()
+    text = client.get(f"{BASE}?stage=pool&limit=100").text
+    assert Markup(text).problems == [] and "1 shard cannot be read" in text
+    assert f"/samples/{last['key']}" in text and f"/samples/{first['key']}" not in text
+    for path in (
+        f"{BASE}/{first['key']}", "/runs/first/rejects", "/runs/first/captions", "/find?q=zebra",
+        "/runs/first/thresholds?stage=pool&column=size", f"/runs/first/thumbnails/{first['shard']}/{first['row']}",
+    ):  # fmt: skip
+        answer = client.get(path)
+        assert answer.status_code < 500, path
+        assert "Traceback" not in answer.text
+
+
+def test_a_dataset_that_lacks_a_sample_is_not_done_in_its_story(client: TestClient) -> None:
+    rejected = client.get("/api/v1/runs/first/rows?stage=pool").json()["rows"]
+    stories = [client.get(f"{BASE}/{row['key']}").text for row in rejected]
+    lost = [text for text in stories if "Not in the dataset." in text]
+    assert lost and all('id="s-dataset" class="idle"' in text for text in lost)
+
+
 def test_thumbnails_and_files_are_never_pages(
     client: TestClient, service: Service, people: People, curated: Curated
 ) -> None:

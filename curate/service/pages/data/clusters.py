@@ -24,8 +24,8 @@ SORTS = [
     ("sources", "Sources, most first"), ("cluster", "Number"),
 ]  # fmt: skip
 LIMIT, MOST = 24, 960
-READ = 1000
-"""Rows that are read for the images of a page of clusters."""
+READ, READINGS = 1000, 3
+"""Rows that are read at a time for the images of a page of clusters, and how often: large ones may take all of one."""
 SHOWN, SAMPLES = 5, 60
 """Images of a cluster in a list, and on its own page."""
 PROFILED = ("name", "mean_distance", "top_source", "top_source_share", "flags", "chosen")
@@ -79,12 +79,17 @@ def _images(
     visit: Visit, seen: Looked, found: Clusters, level: int, items: list[dict[str, Any]]
 ) -> dict[int, list[Tile]]:
     """Some samples of each cluster of the page, from the first shards."""
-    column, numbers = f"cluster_{level}", [one["cluster"] for one in items]
-    some = _read(visit, seen, found, f"{column} in ({', '.join(map(str, numbers))})", [column], READ) if items else None
-    if some is None:
-        return {}
-    own = {number: some.table.filter(pc.equal(some.table.column(column), number))[:SHOWN] for number in numbers}
-    return {number: tiles(visit, seen, replace(some, table=table)) for number, table in own.items()}
+    column, left = f"cluster_{level}", [one["cluster"] for one in items]
+    own: dict[int, list[Tile]] = {}
+    for _ in range(READINGS):
+        some = _read(visit, seen, found, f"{column} in ({', '.join(map(str, left))})", [column], READ) if left else None
+        if some is None:
+            break
+        for number in left:
+            table = some.table.filter(pc.equal(some.table.column(column), number))[:SHOWN]
+            own[number] = tiles(visit, seen, replace(some, table=table))
+        left = [number for number in left if len(own[number]) < SHOWN]
+    return own
 
 
 def _grid(visit: Visit, seen: Looked, found: Clusters, above: list[dict[str, Any]]) -> list[Tile]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from fastapi import Response
 
 from curate.api import Polygon, Slice, SlicePage
+from curate.api.slices import NAMED, name_of
 from curate.core.errors import CurateError, InputError
 from curate.html.scatter import fitted, scatter
 from curate.service.auth.roles import Role
@@ -86,8 +87,9 @@ def point(visit: Visiting, run_id: str, point: int = 0) -> Response:
     seen, held = _held(visit, run_id)
     shard, row = held.place(point)
     about = seen.run.file(shard, row).about
+    name = name_of(*(about[column] for column in NAMED))
     line = held.shape.legend[int(held.array(8, "u1")[point, 0])].label if len(held.shape.legend) > 1 else ""
-    table = _rows([{"key": about["key"], "shard": shard, "row": row, "name": about["name"]}])
+    table = _rows([{"key": about["key"], "shard": shard, "row": row, "name": name}])
     return fragment(visit, "map_point", tiles=tiles(visit, seen, SlicePage(table, 0, 0, ""), lambda _: line))
 
 

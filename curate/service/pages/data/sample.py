@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import Response
 
+from curate.api.slices import name_of
 from curate.service.pages.data.tabs import of_run, run_values
 from curate.service.pages.data.tiles import Tile, shown, tiles
 from curate.service.pages.forms import Pages
@@ -64,7 +65,8 @@ def sample(visit: Visiting, run_id: str, key: str) -> Response:
 def _title(found: SampleShape) -> str:
     """Its name; where that is only its key, where it came from."""
     source_id = found.stages[0].facts.get("source_id")
-    return found.name if found.name and found.name != found.key else str(source_id or found.key)
+    known = found.name and name_of(found.name, source_id) == found.name
+    return found.name if found.name and known else str(source_id or found.key)
 
 
 def _packed(found: SampleShape) -> list[str]:
@@ -81,7 +83,8 @@ def _line(told: StageStory) -> Line:
         text = "\n".join(f"{one}: {said}" for one, said in value.items()) if isinstance(value, dict) else _text(value)
         long = len(text) > LONG and " " in text
         (texts if long else facts).append((name.replace("_", " "), f"{text}{UNITS.get(name, '')}"))
-    return Line(told, TONES.get(told.status, "waiting"), facts, texts)
+    absent = told.noun == "datasets" and not isinstance(told.facts.get("members"), list)
+    return Line(told, "waiting" if absent else TONES.get(told.status, "waiting"), facts, texts)
 
 
 def _text(value: Any) -> str:
