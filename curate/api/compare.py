@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.api.slices import Slice, SlicePage, SliceReader
+from curate.api.tables import READERS
 from curate.api.thresholds.rules import stages_of
 from curate.core.errors import InputError
 from curate.core.hashing import digest
@@ -18,7 +18,6 @@ from curate.core.nouns.pools import Shard
 from curate.engine.record.runs import RunRecord
 from curate.engine.units.common import fetched
 
-READERS = 4
 GAINED, LOST = "gained", "lost"
 
 
@@ -83,17 +82,9 @@ class Comparison:
         if side not in (GAINED, LOST):
             raise InputError(f"side: {side[:20]!r}: expected {GAINED} or {LOST}")
         own = self.readers[side == GAINED]
-        mark, until = digest([side, own.mark, self.readers[side != GAINED].mark])[:12], time.monotonic() + seconds
-        at, skip = own.reads.after(cursor, mark, range(len(own.reads.rows.shards)))
-        shards, tables, searched = own.reads.rows.shards, [own.schema.empty_table()], at
-        while at < len(shards) and limit and (searched == at or time.monotonic() < until):
-            table = self._changed(side, shards[at])
-            searched, part = at + 1, table.take(pa.array(range(len(table))[skip : skip + limit], pa.int64()))
-            tables.append(part)
-            limit -= len(part)
-            at, skip = (at + 1, 0) if skip + len(part) >= len(table) else (at, skip + len(part))
-        cursor = f"{mark}:{at}:{skip}" if at < len(shards) else ""
-        return SlicePage(pa.concat_tables(tables), searched, len(shards), cursor)
+        mark = digest([side, own.mark, self.readers[side != GAINED].mark])[:12]
+        shards = own.reads.rows.shards
+        return own.page(cursor, limit, seconds, lambda place: self._changed(side, shards[place]), mark)
 
     def _changed(self, side: str, shard: Shard) -> pa.Table:
         before, after = self.alive(shard.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from curate.api.tables import Reads
 from curate.core.errors import CorruptError, InputError
 from curate.core.hashing import digest
 from curate.core.nouns.masks import NO_REASON
+from curate.engine.record.live import WITH_ROWS as WITH_ROWS
 from curate.engine.record.runs import RunRecord
 
 FIXED = pa.schema(
@@ -117,17 +118,21 @@ class SliceReader:
         none = pa.nulls(len(table), pa.string())
         return pa.table([made.get(name, none) for name in self.schema.names], schema=self.schema)
 
-    def page(self, cursor: str, limit: int, seconds: float) -> SlicePage:
-        """Up to `limit` rows after a cursor. At least one shard is read, and none is begun after `seconds`."""
+    def page(
+        self, cursor: str, limit: int, seconds: float, shard: Callable[[int], pa.Table] | None = None, mark: str = ""
+    ) -> SlicePage:
+        """Up to `limit` rows after a cursor. At least one shard is read, and no further one after `seconds`. shard: a
+        part of the slice of a shard, by its place, whose cursors have another `mark`."""
+        shard, mark = shard or self.shard, mark or self.mark
         if type(limit) is not int or not 1 <= limit <= MOST_ROWS:
             raise InputError(f"limit: {limit}: expected 1 to {MOST_ROWS} rows")
         count, until = len(self.reads.rows.shards), time.monotonic() + seconds
-        at, skip = self.reads.after(cursor, self.mark, range(count))
+        at, skip = self.reads.after(cursor, mark, range(count))
         tables, left, searched = [self.schema.empty_table()], limit, at
         lost: list[str] = []
         while at < count and left and (searched == at or time.monotonic() < until):
             try:
-                table = self.shard(at)
+                table = shard(at)
             except CorruptError as error:
                 table = self.schema.empty_table()
                 lost.append(str(error))
@@ -138,5 +143,5 @@ class SliceReader:
             at, skip = (at + 1, 0) if skip + len(part) >= len(table) else (at, skip + len(part))
             if time.monotonic() >= until:
                 break
-        following = f"{self.mark}:{at}:{skip}" if at < count else ""
+        following = f"{mark}:{at}:{skip}" if at < count else ""
         return SlicePage(pa.concat_tables(tables), searched, count, following, tuple(lost))

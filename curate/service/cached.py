@@ -21,10 +21,9 @@ class Cached:
     """Thread-safe; several processes may share the folder. Without one, it is a temporary one of this process."""
 
     def __init__(self, folder: str | None, most_bytes: int) -> None:
-        self._temporary = None if folder else tempfile.TemporaryDirectory(prefix="curate-thumbnails-")
-        self._folder = Path(folder or (self._temporary.name if self._temporary else ""))
-        self._most = most_bytes
-        self._lock = threading.Lock()
+        self._given, self._most = folder, most_bytes
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._lock = threading.RLock()
         self._bytes: int | None = None
         self._coming: dict[str, Future[bytes]] = {}
         self._pool = ThreadPoolExecutor(THREADS, "curate-ahead")
@@ -79,6 +78,14 @@ class Cached:
         self._pool.shutdown(cancel_futures=True)
         if self._temporary is not None:
             self._temporary.cleanup()
+
+    @property
+    def _folder(self) -> Path:
+        if self._given:
+            return Path(self._given)
+        with self._lock:
+            self._temporary = self._temporary or tempfile.TemporaryDirectory(prefix="curate-cached-")
+        return Path(self._temporary.name)
 
     def _place(self, name: str) -> Path:
         return self._folder / name[:2] / name

@@ -40,10 +40,7 @@ class Kept:
         self._running: dict[Hashable, _Entry] = {}
         self._results: dict[Hashable, _Entry] = {}
 
-    def get(
-        self, key: Hashable, make: Callable[[], T], what: str, *, seconds: float = 600.0, fresh: bool = False,
-        wait: float | None = None,
-    ) -> T:  # fmt: skip
+    def get(self, key: Hashable, make: Callable[[], T], what: str, *, seconds: float = 600.0, fresh: bool = False) -> T:
         """The result of `make`, at most `seconds` old; with `fresh`, computed after this call began. Everybody who
         asks for a key waits for the same computation. Raises UnavailableProblem if it takes too long (it continues, so
         that asking again finds its result), and what `make` raises."""
@@ -52,10 +49,9 @@ class Kept:
             with self._lock:
                 entry = self._known(key, asked, seconds, fresh) or self._running.get(key)
                 entry = entry or self._start(key, make, what, seconds)
-            longest = self._wait if wait is None else wait
-            futures.wait([entry.future], longest)
+            futures.wait([entry.future], self._wait)
             if not entry.future.done():
-                raise UnavailableProblem(f"{what}: not known after {longest:g} s; ask again in a minute")
+                raise UnavailableProblem(f"{what}: not known after {self._wait:g} s; ask again in a minute")
             found = entry.future.result()
             if entry.began >= asked or not fresh:
                 return cast(T, found)

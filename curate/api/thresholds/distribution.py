@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from curate.api.slices import Slice
 from curate.api.stages import make_stage
+from curate.api.tables import READERS
 from curate.api.thresholds.rules import NUMBER, Rule, ends, is_number, plain
 from curate.core.errors import InputError
 from curate.engine.record.live import LiveRows
@@ -26,7 +27,6 @@ from curate.engine.units.common import fetched
 from curate.filter.expressions import parse
 from curate.kernels.totals import totals
 
-READERS = 4
 SAMPLE, LEAST, AT_ONCE = 64, 16, 8
 """Shards of a sample at most, at least, and between two looks at the clock."""
 BINS = 100
@@ -204,7 +204,7 @@ class Distribution:
 
 
 def sampled(run: RunRecord, rule: Rule, at: float | None = None, seconds: float = 0.6) -> Distribution:
-    """From up to SAMPLE shards, chosen by their ids, which are digests; no further one is begun after `seconds`."""
+    """From up to SAMPLE shards, chosen by their ids, which are digests; no further ones after `seconds`."""
     until = time.monotonic() + seconds
     values = Values(run, rule)
     order = sorted(range(len(values.rows.shards)), key=lambda place: values.rows.shards[place].id)

@@ -111,7 +111,7 @@ def run_with(visit: Visit, run_id: str, problem: CurateError | None = None) -> R
 
 
 def _tabs(visit: Visit, run_id: str) -> list[Tab]:
-    """The other pages of the run, once it has begun."""
+    """The other pages of the run, once it has started."""
     try:
         tabs: list[Tab] = run_values(visit, of_run(visit, run_id), "")["tabs"]
     except CurateError:

@@ -69,7 +69,7 @@ def pair(service: Service, who: Principal, id: str, other: str, stage: str, work
         second = found(session, who, other, first.place.name, Role.VIEWER)
     for one in (first, second):
         if not one.begun:
-            raise ConflictProblem(f"run {one.id}: is {one.state}, not started; it can be compared once it has begun")
+            raise ConflictProblem(f"run {one.id}: is {one.state}, not started; it can be compared once it has started")
     key, what = ("compare", first.place.id, first.attempt_id, second.attempt_id), f"comparison of {id} and {other}"
     seconds = 600.0 if first.over and second.over else 15.0
     about, shared = service.kept.get(key, lambda: _differences(first, second), what, seconds=seconds)

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import Path
 
 from curate.api import Entry, Run
+from curate.api.slices import WITH_ROWS
 from curate.service.auth.roles import Principal, Role
 from curate.service.problems import ConflictProblem, ForbiddenProblem, InvalidProblem
 from curate.service.rest.routing import problems
@@ -17,7 +18,6 @@ from curate.service.service import Service
 
 RunName = Annotated[str, Path(max_length=64)]
 SAMPLE = problems(403, 404, 409, 422)
-WITH_ROWS = ("pools/", "facts/", "masks/", "selections/")
 
 
 @dataclass(frozen=True)

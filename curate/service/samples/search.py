@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from typing import Annotated, Any
 
 from fastapi import Query
 
 from curate.core.errors import InputError
-from curate.service.auth.roles import Principal, Role
-from curate.service.problems import ConflictProblem, InvalidProblem
+from curate.service.auth.roles import Principal
+from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import Limit, Router, Served, Who, Workspace
-from curate.service.runs.finding import found
-from curate.service.samples.looking import SAMPLE, RunName, too_many
+from curate.service.samples.looking import SAMPLE, RunName, looked, too_many
+from curate.service.samples.slices import Columns, listed
 from curate.service.service import Service
 from curate.service.shapes import Shape
 
 router = Router(tags=["data"])
 Text = Annotated[str | None, Query(min_length=1, max_length=1000, description="Words; or give `key`.")]
 Key = Annotated[str | None, Query(min_length=1, max_length=4000, description="A sample: its key, source id or URL.")]
-Columns = Annotated[str, Query(max_length=1000, description="Columns of any stages, separated by commas.")]
 Where = Annotated[str | None, Query(min_length=1, max_length=1000, description="As in `filter.where`.")]
 Stage = Annotated[str | None, Query(max_length=200, description="Stage of the index, if the run has several.")]
 
@@ -62,31 +62,39 @@ def search(
 ) -> SearchShape:
     """The nearest rows to a text or a sample, nearest first, without tombstoned ones. Texts need an encoder that is in
     the package."""
-    return nearest(service, who, run, text, key, columns, where, stage, workspace, limit)
+    make, kept, what = _search(service, who, run, text, key, columns, where, stage, workspace, limit)
+    try:
+        return service.kept.get(kept, make, what, seconds=0.0)  # a tombstone counts at once
+    except InputError as error:
+        raise InvalidProblem(str(error)) from None
 
 
-def nearest(
-    service: Service, who: Principal, run: str, text: str | None, key: str | None = None, columns: str = "",
-    where: str | None = None, stage: str | None = None, workspace: str | None = None, limit: int = 50,
-    wait: float | None = None,
-) -> SearchShape:  # fmt: skip
-    """For pages. `wait`: seconds, such as for the first text, whose encoder is loaded. Raises UnavailableProblem."""
-    with service.database.read() as session:
-        one = found(session, who, run, workspace, Role.VIEWER)
-    if not one.begun:
-        raise ConflictProblem(f"run {run}: is {one.state}, not started; it can be searched once `search.fit` is done")
-    names = [name.strip() for name in columns.split(",") if name.strip()]
+def soon(
+    service: Service, who: Principal, run: str, text: str | None, key: str | None, workspace: str | None, limit: int,
+    wait: float,
+) -> SearchShape | None:  # fmt: skip
+    """For pages: None if it takes longer than `wait` seconds, such as for the first text, whose encoder is loaded."""
+    make, kept, what = _search(service, who, run, text, key, "", None, None, workspace, limit)
+    try:
+        return service.kept.soon(kept, make, what, seconds=0.0, wait=wait)
+    except InputError as error:
+        raise InvalidProblem(str(error)) from None
+
+
+def _search(
+    service: Service, who: Principal, run: str, text: str | None, key: str | None, columns: str, where: str | None,
+    stage: str | None, workspace: str | None, limit: int,
+) -> tuple[Callable[[], SearchShape], Hashable, str]:  # fmt: skip
+    """(what searches, its key and its name among what is kept)."""
+    seen = looked(service, who, run, workspace)
+    one = seen.one
 
     def make() -> SearchShape:
-        attempt = one.workspace.run(one.attempt_id)
-        answer = attempt.search(
-            text, key=key, limit=limit, columns=names, where=where, stage=stage, included=True, say=too_many
+        answer = seen.run.search(
+            text, key=key, limit=limit, columns=listed(columns), where=where, stage=stage, included=True, say=too_many
         )
         hits = [HitShape.model_validate(vars(hit)) for hit in answer.hits]
         return SearchShape(run=one.id, stage=answer.stage, hits=hits, judged=answer.judged, rows=answer.rows)
 
     kept = ("search", one.place.id, one.attempt_id, text, key, columns, where, stage, limit)
-    try:
-        return service.kept.get(kept, make, f"search in run {run}", seconds=0.0, wait=wait)
-    except InputError as error:
-        raise InvalidProblem(str(error)) from None
+    return make, kept, f"search in run {run}"

@@ -18,7 +18,7 @@ from curate.service.runs.shapes import RunLine
 from curate.service.runs.views import list_runs
 from curate.service.samples.find import LONGEST, found_in
 from curate.service.samples.looking import Looked
-from curate.service.samples.search import nearest
+from curate.service.samples.search import soon
 from curate.service.states import State
 
 router = Pages()
@@ -47,7 +47,7 @@ def find(visit: Visiting) -> Response:
 
 
 def _newest(offered: list[RunLine]) -> str:
-    """The newest run that is done, or else one that has begun."""
+    """The newest run that is done, or else one that has started."""
     done = [one.id for one in offered if one.state == State.DONE]
     return next(iter([*done, *(one.id for one in offered if one.started)]), "")
 
@@ -82,11 +82,11 @@ def _near(visit: Visit, seen: Looked, query: dict[str, str]) -> tuple[list[Tile]
     try:
         text = None if query["like"] else query["q"]
         place = seen.one.place.name
-        found = nearest(
-            *visit.args, seen.one.id, text, query["like"] or None, workspace=place, limit=NEAREST, wait=WAIT_SECONDS
-        )
+        found = soon(*visit.args, seen.one.id, text, query["like"] or None, place, NEAREST, WAIT_SECONDS)
     except CurateError as error:
         return [], shown(error)["detail"]
+    if found is None:
+        return [], "the search takes longer than usual; reload the page in a moment"
     rows = pa.Table.from_pylist([vars(hit) | {"reason": None} for hit in found.hits], FIXED)
     scores = {hit.key: f"similarity {hit.score:.2f}" for hit in found.hits}
     return tiles(visit, seen, SlicePage(rows, 0, 0, ""), lambda row: scores[row["key"]]), ""

@@ -172,26 +172,19 @@ def _rows(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def _found(visit: Visit, seen: Looked, query: dict[str, str], found: MapShape) -> dict[str, Any] | None:
-    """Rows near to a text. A row is found again among the points by its place."""
+    """Rows near to a text."""
     if not query["q"]:
         return None
-    held = _held(visit, found.run)[1]
     columns = [f"{found.stage}.{found.column}_{axis}" for axis in "xy"]
     answer = search(
         *visit.args, found.run, text=query["q"], columns=",".join(columns), limit=FOUND,
         workspace=visit.query("workspace") or None,
     )  # fmt: skip
-    xy, rows = held.array(0, "<f4", 2), []
+    rows = []
     for hit in answer.hits:
-        place = [hit.columns[name] for name in columns]
-        if None in place:
-            continue
-        for at in np.flatnonzero((xy == np.array(place, np.float32)).all(axis=1)).tolist():
-            shard, row = held.place(at)
-            if shard == hit.shard:
-                note = f"similarity {hit.score:.3f}"
-                rows.append({"key": hit.key, "shard": shard, "row": row, "note": note, "x": place[0], "y": place[1]})
-                break
+        x, y = (hit.columns[name] for name in columns)
+        if x is not None and y is not None:
+            rows.append(vars(hit) | {"note": f"similarity {hit.score:.3f}", "x": x, "y": y})
     table = _rows(rows)
     return {"tiles": tiles(visit, seen, SlicePage(table, 0, 0, ""), "note"), "rows": rows, "hits": len(answer.hits)}
 
