@@ -51,7 +51,7 @@ def copies_in(run: RunRecord, key: str, limit: int, seconds: float) -> Iterator[
     for stage, output in run.outputs.items():
         if run.ops()[stage] == "duplicates.members" and output["base"].startswith("facts/"):
             column = run.record["stages"][stage]["parameters"].get("column", "duplicate")
-            which = Slice(run.pool_of(stage), where=f"{column}_of = '{key}'")
+            which = Slice(run.pool_of(stage), where=f"\"{stage}.{column}_of\" = '{key}'")
             yield which, SliceReader(run, which).page("", limit, seconds)
 
 

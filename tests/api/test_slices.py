@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -103,3 +104,18 @@ def test_what_a_slice_cannot_be(done: Run) -> None:
 )  # fmt: skip
 def test_a_sample_has_the_name_of_its_file(name: str | None, source_id: str | None, expected: str | None) -> None:
     assert name_of(name, source_id) == expected
+
+
+def test_copies_are_told_apart_where_two_stages_write_their_columns(tmp_path: Path) -> None:
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=6, shard_rows=6))
+    made.add("prints", make_stage("image.fingerprint"), "pool")
+    for name in ("first", "second"):
+        made.add(f"{name}_sets", make_stage("duplicates.find"), "prints")
+        made.add(name, make_stage("duplicates.members"), "prints", sets=f"{name}_sets")
+    folder = str(tmp_path / "workspace")
+    run(made.check(), folder, run_id="one")
+    one = Workspace(folder).run("one")
+    key = one.slice(Slice("pool")).table["key"][0].as_py()
+    assert [which.where for which, _ in one.copies_in(key)] == [
+        f"\"{name}.duplicate_of\" = '{key}'" for name in ("first", "second")
+    ]
