@@ -79,10 +79,11 @@ def _images(
     visit: Visit, seen: Looked, found: Clusters, level: int, items: list[dict[str, Any]]
 ) -> dict[int, list[Tile]]:
     """Some samples of each cluster of the page, from the first shards."""
-    column, left = f"cluster_{level}", [one["cluster"] for one in items]
+    column, left = f"{found.rows_of}.cluster_{level}", [one["cluster"] for one in items]
     own: dict[int, list[Tile]] = {}
     for _ in range(READINGS):
-        some = _read(visit, seen, found, f"{column} in ({', '.join(map(str, left))})", [column], READ) if left else None
+        where = f'"{column}" in ({", ".join(map(str, left))})'
+        some = _read(visit, seen, found, where, [column], READ) if left else None
         if some is None:
             break
         for number in left:
@@ -94,7 +95,8 @@ def _images(
 
 def _grid(visit: Visit, seen: Looked, found: Clusters, above: list[dict[str, Any]]) -> list[Tile]:
     """Samples of the cluster that was asked for."""
-    where = f"cluster_{above[-1]['level']} = {above[-1]['cluster']}" if above else ""
+    level, number = (above[-1]["level"], above[-1]["cluster"]) if above else (0, 0)
+    where = f'"{found.rows_of}.cluster_{level}" = {number}' if above else ""
     some = _read(visit, seen, found, where, [], SAMPLES) if where else None
     return tiles(visit, seen, some) if some is not None else []
 
