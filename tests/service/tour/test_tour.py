@@ -97,7 +97,7 @@ def _tag(page: Any) -> str:
     reach(page, "Tag for this dataset")
     page.keyboard.insert_text("good")
     page.keyboard.press("Enter")
-    source: str = page.locator(".copy code", has_text="curate://").first.inner_text()
+    source: str = page.locator(".copy code", has_text="@good").first.inner_text()
     return source
 
 
@@ -121,5 +121,5 @@ def test_without_javascript_on_a_phone(browser: Browser, tour: Tour) -> None:
         page.locator("#result-section a").first.click()
         page.get_by_label("Tag for this dataset").fill("good")
         page.get_by_role("button", name="Set tag").click()
-        assert page.locator(".copy code", has_text="curate://").first.inner_text().endswith("plain@good")
+        assert page.locator(".copy code", has_text="@good").first.inner_text().endswith("plain@good")
         assert tab.messages == []
