@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -150,8 +151,9 @@ def publish_answers(
     return publish(storage, path, shard, number, base and base.table, fresh, Notes())
 
 
-def assert_same(one: str | Path, two: str | Path) -> None:
-    """Two workspaces hold the same and say the same of it."""
+def assert_same(one: str | Path, two: str | Path, within: float = 0.0) -> None:
+    """Two workspaces hold the same and say the same of it. within: relative difference that numbers in facts may have:
+    on some processors, a model's last digits depend on where its tensors lie in memory."""
     a, b = nouns(one), nouns(two)
     assert sorted(a) == sorted(b)
     assert [name for name in a if a[name] != b[name]] == []
@@ -159,4 +161,14 @@ def assert_same(one: str | Path, two: str | Path) -> None:
     for held in (facts, fixed, masks, answers):
         ours, theirs = held(one), held(two)
         assert sorted(ours) == sorted(theirs), held.__name__
-        assert [name for name in ours if ours[name] != theirs[name]] == [], held.__name__
+        assert [name for name in ours if not _same(ours[name], theirs[name], within)] == [], held.__name__
+
+
+def _same(one: Any, two: Any, within: float) -> bool:
+    if within and isinstance(one, dict) and isinstance(two, dict):
+        return one.keys() == two.keys() and all(_same(one[name], two[name], within) for name in one)
+    if within and isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(_same(*both, within) for both in zip(one, two, strict=True))
+    if within and isinstance(one, float) and isinstance(two, float):
+        return math.isclose(one, two, rel_tol=within)
+    return bool(one == two)

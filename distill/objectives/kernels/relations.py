@@ -16,6 +16,9 @@ from distill.objectives.kernels.tiles import sum_over_ranks, tiles, total
 
 _EQUAL = 1e-12
 """Squared distances below this fraction of the mean squared length count as 0, where the root has no gradient."""
+_ROUNDING = 1e-9
+"""How far below the median a distance counts as equal to it: the distance of a pair depends on its tile in the last
+digits, and the pair in the middle must be on the same side in all tiles."""
 _FEW = 1024
 """Most rows whose distances are held at once: the counts below would take longer."""
 _BITS = 21
@@ -55,12 +58,12 @@ def arkd(student_ND: Tensor, teacher_ND: Tensor) -> Tensor:
     teacher_ND = teacher_ND.detach()
     own, wanted = distance(student_ND), distance(teacher_ND)
     mean, median = mean_and_median(wanted, teacher_ND)
-    scale = _unit(mean)
+    scale, bound = _unit(mean), median * (1.0 - _ROUNDING)
 
     def errors(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...]) -> Tensor:
         student, teacher = (of(x, y) for of, x, y in zip((own, wanted), rows, columns, strict=True))
         excess = (student - teacher) / scale
-        error = torch.where(teacher < median, excess, -excess).clamp(min=0.0)
+        error = torch.where(teacher < bound, excess, -excess).clamp(min=0.0)
         return smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
 
     return _mean(errors, student_ND, teacher_ND)
