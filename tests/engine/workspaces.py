@@ -153,7 +153,7 @@ def publish_answers(
 
 def assert_same(one: str | Path, two: str | Path, within: float = 0.0) -> None:
     """Two workspaces hold the same and say the same of it. within: relative difference that numbers in facts may have:
-    on some processors, a model's last digits depend on where its tensors lie in memory."""
+    on some processors, the last digits of a model depend on the alignment of its tensors."""
     a, b = nouns(one), nouns(two)
     assert sorted(a) == sorted(b)
     assert [name for name in a if a[name] != b[name]] == []
