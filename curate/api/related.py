@@ -46,7 +46,7 @@ def children_of(run: RunRecord, shard: str, key: str) -> SlicePage:
     return _page(found)
 
 
-def copies_in(run: RunRecord, key: str, limit: int, seconds: float) -> Iterator[tuple[Slice, SlicePage]]:
+def copies_of(run: RunRecord, key: str, limit: int, seconds: float) -> Iterator[tuple[Slice, SlicePage]]:
     """For each stage that finds duplicates: the slice of the copies of a sample, and its first page."""
     for stage, output in run.outputs.items():
         if run.ops()[stage] == "duplicates.members" and output["base"].startswith("facts/"):

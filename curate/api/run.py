@@ -10,10 +10,9 @@ import pyarrow as pa
 
 from curate.api import find
 from curate.api.clusters import Clusters, clusters_of
-from curate.api.copies import copies_of
 from curate.api.maps import MapPoints, columns_of, points
 from curate.api.pixels import SampleFile
-from curate.api.related import children_of, copies_in, rows_of
+from curate.api.related import children_of, copies_of, rows_of
 from curate.api.slices import Region, Slice, SlicePage, SliceReader
 from curate.api.stages import hashtag_map
 from curate.core.errors import RESUMES, CeilingError, CurateError, DrainedError, InputError
@@ -229,10 +228,6 @@ class Run:
             raise InputError(f"key: expected a key, the start of one, a source id, a name or a URL; not {key!r}")
         return story(self.record, key, say)
 
-    def copies_of(self, key: str) -> list[str]:
-        """Keys of the samples that were dropped as copies of one."""
-        return copies_of(self.record, key)
-
     def slice(
         self, which: Slice, columns: Sequence[str] = (), *, cursor: str = "", limit: int = 60, seconds: float = 2.0
     ) -> SlicePage:
@@ -248,10 +243,10 @@ class Run:
         """The first samples that were derived from one in this shard."""
         return children_of(self.record, shard, key)
 
-    def copies_in(self, key: str, limit: int = 12, seconds: float = 1.0) -> list[tuple[Slice, SlicePage]]:
+    def copies_of(self, key: str, limit: int = 12, seconds: float = 1.0) -> list[tuple[Slice, SlicePage]]:
         """For each stage that finds duplicates: the slice of the copies of a sample, and its first page, from what
         can be read in about `seconds`."""
-        return list(copies_in(self.record, key, limit, seconds))
+        return list(copies_of(self.record, key, limit, seconds))
 
     def file(self, shard: str, row: int) -> SampleFile:
         """A sample by its place, with its bytes and thumbnails. Raises InputError."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 runs = typer.Typer()
 
-MOST_ITEMS, MOST_CHARACTERS = 100, 2000
+MOST_ITEMS, MOST_CHARACTERS, MOST_COPIES = 100, 2000, 1000
 """Limits of a value that `curate explain` shows."""
 LISTED = 50
 """Runs of a service that `curate status` lists."""
@@ -245,9 +245,10 @@ def explain(
     run = opened(workspace).run(run_id)
     found = run.explain(key, lambda text: print(f"curate: {text}", file=sys.stderr))
     _show_facts(found)
-    copies = run.copies_of(found[0][2]["key"])
-    if copies:
-        out.print(f"kept in place of {len(copies)} copies: {', '.join(copies[:10])}", soft_wrap=True)
+    for which, page in run.copies_of(found[0][2]["key"], MOST_COPIES, seconds=60.0):
+        if len(page.table):
+            more, keys = " or more" if page.next else "", page.table["key"].slice(0, 10).to_pylist()
+            out.print(f"copies of it in {which.stage}: {len(page.table):,}{more}: {', '.join(keys)}", soft_wrap=True)
 
 
 def _show_facts(found: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:

@@ -116,6 +116,6 @@ def test_copies_are_told_apart_where_two_stages_write_their_columns(tmp_path: Pa
     run(made.check(), folder, run_id="one")
     one = Workspace(folder).run("one")
     key = one.slice(Slice("pool")).table["key"][0].as_py()
-    assert [which.where for which, _ in one.copies_in(key)] == [
+    assert [which.where for which, _ in one.copies_of(key)] == [
         f"\"{name}.duplicate_of\" = '{key}'" for name in ("first", "second")
     ]

@@ -107,7 +107,7 @@ def related(service: Service, who: Principal, sample: SampleShape, workspace: st
         run = seen.run
         parent = run.rows_of([sample.parent] if sample.parent else [])
         children = run.children_of(sample.shard, sample.key)
-        return Related(parent, run.rows_of(sample.keepers), children, run.copies_in(sample.key))
+        return Related(parent, run.rows_of(sample.keepers), children, run.copies_of(sample.key))
 
     kept = ("related", seen.one.place.id, seen.one.attempt_id, sample.key)
     return service.kept.get(kept, make, f"samples beside {sample.key}", seconds=30.0)
