@@ -38,7 +38,7 @@ class Values:
     listed: bool = False
     """Whether a sample has a list of them."""
     top: tuple[tuple[str, int], ...] = ()
-    """(value, rows) of the most frequent ones; for numbers none."""
+    """(value, rows) of the most frequent ones; none for numbers, and for texts such as ids of which none is repeated."""
     quantiles: tuple[float, ...] = ()
     """For numbers: least, quarter, median, three quarters, greatest."""
 
@@ -116,7 +116,9 @@ def _values(column: pa.ChunkedArray, name: str, source: str) -> Values:
     distinct = pc.count_distinct(column).as_py()
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return Values(name, source, distinct, column.null_count, quantiles=_quantiles(column))
-    return Values(name, source, distinct, column.null_count, top=tuple(_counts(column).items()))
+    counts = _counts(column)
+    top = () if distinct > MOST_VALUES and max(counts.values()) == 1 else tuple(counts.items())
+    return Values(name, source, distinct, column.null_count, top=top)
 
 
 def _counts(column: pa.ChunkedArray) -> dict[str, int]:
