@@ -38,7 +38,7 @@ class Values:
     listed: bool = False
     """Whether a sample has a list of them."""
     top: tuple[tuple[str, int], ...] = ()
-    """(value, rows) of the most frequent ones; none for numbers, and for texts such as ids of which none is repeated."""
+    """(value, rows) of the most frequent ones; none for numbers, and for texts such as ids that never repeat."""
     quantiles: tuple[float, ...] = ()
     """For numbers: least, quarter, median, three quarters, greatest."""
 
