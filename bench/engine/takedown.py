@@ -27,16 +27,22 @@ from curate.engine.units.keys import ROW_GROUP, _keys, _range_of, places_of
 KEYS, GROUP, FOLDER = 10_000_000, 1 << 17, "pools/p/keys/k"
 
 
-def write(storage: Storage, words: np.ndarray) -> Manifest:
-    """Both indexes, and the pool's manifest."""
-    ranges, place = shuffle.buckets_for(len(words)), np.arange(len(words))
+def write_pool(storage: Storage, folder: str, words: np.ndarray) -> dict[str, object]:
+    """The index of the keys of shards of 10,000 rows in this order; the entry for the pool's manifest."""
+    ranges = shuffle.buckets_for(len(words))
     order = np.lexsort((words[:, 1], words[:, 0]))
     of = _range_of(words[order, 0], ranges)
     for number in range(ranges):
         rows = order[of == number]
         columns = {"key": _keys(words[rows]), "shard": pa.array(rows // 10_000, pa.int32())}
         table = pa.table(columns | {"row": pa.array(rows % 10_000, pa.int32())})
-        storage.publish_table(f"{FOLDER}/{number:06d}.parquet", table, row_group_size=ROW_GROUP, use_dictionary=False)
+        storage.publish_table(f"{folder}/{number:06d}.parquet", table, row_group_size=ROW_GROUP, use_dictionary=False)
+    return {"folder": folder, "ranges": ranges}
+
+
+def write_dataset(storage: Storage, words: np.ndarray) -> None:
+    """`index.parquet`."""
+    place = np.arange(len(words))
     with storage.publish("index.parquet") as aside:
         writer = None
         for start in range(0, len(words), GROUP):
@@ -49,7 +55,6 @@ def write(storage: Storage, words: np.ndarray) -> Manifest:
             writer.write_table(table)
         assert writer is not None
         writer.close()
-    return Manifest("pool", "op", 1, "f", extra={"keys": {"folder": FOLDER, "ranges": ranges}})
 
 
 def main() -> None:
@@ -59,7 +64,8 @@ def main() -> None:
     words = rng.integers(0, 1 << 63, (count, 2), dtype=np.uint64) << np.uint64(1)
     with tempfile.TemporaryDirectory(prefix="bench-takedown-") as name:
         storage = Storage(name)
-        manifest = write(storage, words)
+        manifest = Manifest("pool", "op", 1, "f", extra={"keys": write_pool(storage, FOLDER, words)})
+        write_dataset(storage, words)
         some = keys_of_words(words[rng.integers(0, count, 10)])
         assert all((places_of(storage, manifest, some) or {}).values())
         assert {row["key"] for row in _lines(storage, "index.parquet", pa.array(some))} == set(some)

@@ -1,4 +1,5 @@
-"""The threshold page's first answer from a sample, and the exact one, on 10 million and on 100 million simulated rows.
+"""The threshold page's first answer from a sample, and the exact one, on 10 million and on 100 million simulated rows;
+and the page of a sample by its key.
 
 python -m bench.pages.thresholds [FOLDER [MILLIONS ...]]    FOLDER keeps the tables; a build that was ended is resumed
 
@@ -8,6 +9,7 @@ made. Shards differ: the mean of the score moves from shard to shard by a sixth 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -22,14 +24,19 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from bench.engine import simulated
+from bench.engine.takedown import write_pool
 from bench.kit.measure import load
 from curate.api import Pipeline, Workspace, make_stage
 from curate.api.thresholds.distribution import counted, sampled
 from curate.api.thresholds.rules import rules
-from curate.core.hashing import digest
+from curate.core.hashing import digest, key_words
+from curate.core.nouns.pools import read_pool, read_shards
+from curate.core.store.storage import Storage
 from curate.engine.run import run
 
 SHARD_ROWS = 10_000
+ROW = 5
+"""Of the sample that is explained."""
 AIMS = {10: (1.0, 10.0), 100: (3.0, None)}
 """Millions of rows -> seconds of the first and of the exact answer at most."""
 KEEP = "score >= 0.5 and unit_of < 60"
@@ -76,7 +83,18 @@ def build(folder: Path, shards: int) -> None:
         (folder / f"{places[1]}.part").rename(folder / places[1])
     for place, all_lines in zip(lists, lines, strict=True):
         pq.write_table(pa.Table.from_pylist(all_lines, pq.read_schema(place)), place)
+    index_keys(folder / outputs["pool"]["base"] / "manifest.json", Storage(str(folder)), shards, folder / pool["table"])
     (folder / "built").touch()
+
+
+def index_keys(manifest: Path, storage: Storage, shards: int, table: Path) -> None:
+    """The pool's index of keys: random ones, and in the middle of the pool one of the table that all shards share."""
+    rng, place = np.random.default_rng(0), shards // 2 * SHARD_ROWS + ROW
+    words = rng.integers(0, 1 << 63, (shards * SHARD_ROWS, 2), dtype=np.uint64) << np.uint64(1)
+    words[place] = key_words([pq.read_table(table, columns=["key"])["key"][ROW].as_py()])[0]
+    found = json.loads(manifest.read_text())
+    found["extra"]["keys"] = write_pool(storage, "pools/bench/keys/all", words)
+    manifest.write_text(json.dumps(found))
 
 
 def measure(folder: Path, millions: int) -> None:
@@ -100,6 +118,22 @@ def measure(folder: Path, millions: int) -> None:
     held = [band.low <= found.band("alive", at).rows <= band.high for band, at in zip(bands, first.edges, strict=True)]
     aimed = f" (at most {exact_aim:g})" if exact_aim else ""
     print(f"    exact {seconds:.1f} s{aimed}; the interval holds {sum(held)} of {len(held)} thresholds", flush=True)
+    explain(folder)
+
+
+def explain(folder: Path) -> None:
+    """The page of a sample by its key."""
+    run = Workspace(str(folder)).run("one")
+    storage, outputs = run.record.storage, run.record.outputs
+    shards = read_shards(storage, outputs["pool"]["base"])
+    middle = shards[len(shards) // 2]
+    key = read_pool(storage, middle.table, ["key"])["key"][ROW].as_py()
+    began = time.perf_counter()
+    told = {one.stage: one.facts for one in Workspace(str(folder)).run("one").sample(key).stages}
+    seconds = time.perf_counter() - began
+    table = pq.read_table(folder / outputs["score"]["path"] / middle.id / "000001.parquet", columns=["score"])
+    assert told["score"]["score"] == table["score"][ROW].as_py()
+    print(f"    one sample explained by its key in {seconds:.2f} s (at most 1)", flush=True)
 
 
 def main(folder: str = "", *millions: str) -> None:
