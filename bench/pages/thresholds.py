@@ -36,7 +36,7 @@ from curate.engine.run import run
 
 SHARD_ROWS = 10_000
 ROW = 5
-"""Of the sample that is explained."""
+"""Row of the explained sample in its shard."""
 AIMS = {10: (1.0, 10.0), 100: (3.0, None)}
 """Millions of rows -> seconds of the first and of the exact answer at most."""
 KEEP = "score >= 0.5 and unit_of < 60"
