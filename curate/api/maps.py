@@ -32,6 +32,8 @@ COLOURS = (
     "#4e79a7", "#f28e2b", "#e15759", "#59a14f", "#b07aa1", "#3fa7a0", "#d4a72c", "#e377a8", "#9c755f", "#6d7fd6",
 )  # fmt: skip
 SCALE = ("#3b6fb6", "#5b9bd0", "#7fbcd2", "#a3b59a", "#d3b04c", "#ee9a3a", "#e46a35", "#c9302c")
+Lines = tuple[NDArray[np.int64], list[tuple[str, str]]]
+"""Line of the legend of each value, and the label and colour of each line."""
 _CLUSTER = re.compile(r"(?:.*\.)?cluster_([0-9]+)")
 
 
@@ -95,7 +97,7 @@ class MapPoints:
         """Left, bottom, right, top of all points, with a margin."""
         if not len(self.xy):
             return (-1.0, -1.0, 1.0, 1.0)
-        low, high = self.xy.min(axis=0).astype(float), self.xy.max(axis=0).astype(float)
+        low, high = (np.array([end(axis) for axis in self.xy.T], float) for end in (np.min, np.max))
         margin = np.maximum((high - low) * 0.03, 1e-6)
         return (*map(float, low - margin), *map(float, high + margin))  # type: ignore[return-value]
 
@@ -134,34 +136,33 @@ def points(run: RunRecord, stage: str | None = None, colour: str = "", alive: st
     fields = [rows.one_field(one) for one in wanted]
     if colour and not _colours(fields[-1].type):
         raise InputError(f"{colour}: holds {fields[-1].type}; expected a column of numbers, texts or truth values")
-    order = sorted(range(len(rows.shards)), key=lambda place: digest(rows.shards[place].id))
-    sizes = np.cumsum([rows.shards[place].rows for place in order])
-    read = sorted(order[: int(np.searchsorted(sizes, MOST_POINTS)) + 1])
+    hashed = sorted(range(len(rows.shards)), key=lambda place: digest(rows.shards[place].id))
+    sizes = np.cumsum([rows.shards[place].rows for place in hashed])
+    read = sorted(hashed[: int(np.searchsorted(sizes, MOST_POINTS)) + 1])
 
-    def one(place: int) -> tuple[pa.Table, NDArray[np.int64], NDArray[np.bool_]]:
+    def one(place: int) -> tuple[pa.Table, NDArray[np.int32], NDArray[np.bool_]]:
         shard = rows.shards[place]
         table, live, _ = rows.judged(shard, wanted)
-        at = np.flatnonzero(live)
-        passed = later.judged(shard, ["key"])[1][at] if later is not None else np.ones(len(at), bool)
-        return table.take(pa.array(at)), at, passed
+        for axis in table.columns[:2]:
+            live &= axis.is_valid().to_numpy()
+        at = np.flatnonzero(live).astype(np.int32)
+        passed = later.judged(shard, [])[1][at] if later is not None else np.ones(len(at), bool)
+        return table if len(at) == len(live) else table.take(pa.array(at)), at, passed
 
     found = list(fetched(one, read, READERS))
     table = pa.concat_tables([part[0] for part in found]) if found else pa.schema(fields).empty_table()
-    placed = pc.and_(pc.is_valid(table.column(0)), pc.is_valid(table.column(1))).to_numpy()
-    picked = np.flatnonzero(placed)
-    picked = np.random.default_rng(0).permutation(picked)[:MOST_POINTS]
+    order = np.random.default_rng(0).permutation(len(table))[:MOST_POINTS]
     shard = np.repeat(np.arange(len(read), dtype=np.int32), [len(part[1]) for part in found])
     row, passed = (
-        np.concatenate([np.zeros(0, kind), *(part[at] for part in found)]) for at, kind in ((1, int), (2, bool))
+        np.concatenate([np.zeros(0, kind), *(part[at] for part in found)])
+        for at, kind in ((1, np.int32), (2, np.uint8))
     )
-    xy = np.stack([table.column(at).to_numpy() for at in (0, 1)], axis=1).astype(np.float32)[picked]
-    category, legend = (
-        _coloured(table.column(2).take(pa.array(picked)), colour, _names(run, colour)) if colour else _plain(xy)
-    )
+    xy = np.stack([axis.to_numpy()[order] for axis in table.columns[:2]], axis=1).astype(np.float32, copy=False)
+    lines, labels = _coloured(table.column(2), colour, _names(run, colour)) if colour else _plain(len(table))
+    category, legend = _legend(lines[order], labels)
     return MapPoints(
-        name, column, (fields[0].metadata or {}).get(b"map", b"").decode(), xy, category,
-        passed[picked].astype(np.uint8), shard[picked], row[picked].astype(np.int32),
-        [rows.shards[place].id for place in read], legend, len(rows.shards),
+        name, column, (fields[0].metadata or {}).get(b"map", b"").decode(), xy, category, passed[order], shard[order],
+        row[order], [rows.shards[place].id for place in read], legend, len(rows.shards),
     )  # fmt: skip
 
 
@@ -186,8 +187,8 @@ def _colours(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def _plain(xy: NDArray[np.float32]) -> tuple[NDArray[np.uint8], list[Colour]]:
-    return np.zeros(len(xy), np.uint8), [Colour("all rows", COLOURS[0], len(xy))]
+def _plain(rows: int) -> Lines:
+    return np.zeros(rows, np.int64), [("all rows", COLOURS[0])]
 
 
 def _names(run: RunRecord, column: str) -> Mapping[Any, str]:
@@ -203,8 +204,8 @@ def _names(run: RunRecord, column: str) -> Mapping[Any, str]:
     return {number: f"{number}: {name}" for number, name in enumerate(names) if name}
 
 
-def _coloured(values: pa.ChunkedArray, column: str, names: Mapping[Any, str]) -> tuple[NDArray[np.uint8], list[Colour]]:
-    """Line of the legend of each value, and the legend: the most frequent values, or ranges of a score."""
+def _coloured(values: pa.ChunkedArray, column: str, names: Mapping[Any, str]) -> Lines:
+    """A line for each of the most frequent values, or for each range of a score."""
     kind = values.type
     number = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not _CLUSTER.fullmatch(column))
     if number and pc.count_distinct(values).as_py() > CATEGORIES:
@@ -216,10 +217,10 @@ def _coloured(values: pa.ChunkedArray, column: str, names: Mapping[Any, str]) ->
     found = pc.fill_null(place, -1).to_numpy().astype(np.int64)
     null = np.asarray(pc.is_null(values).to_numpy())
     labels = [(names.get(value, str(value)), colour) for value, colour in zip(shown, COLOURS, strict=False)]
-    return _lines(np.where(found < 0, len(shown) + null, found), [*labels, (OTHER, GREY), (NONE, GREY)])
+    return np.where(found < 0, len(shown) + null, found), [*labels, (OTHER, GREY), (NONE, GREY)]
 
 
-def _ranges(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], list[Colour]]:
+def _ranges(values: NDArray[np.float64]) -> Lines:
     good = np.isfinite(values)
     edges = np.unique(np.quantile(values[good], np.linspace(0, 1, STEPS + 1))) if good.any() else np.zeros(0)
     steps = max(1, len(edges) - 1)
@@ -227,10 +228,10 @@ def _ranges(values: NDArray[np.float64]) -> tuple[NDArray[np.uint8], list[Colour
     ends = [f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges.tolist())] or ["all"]
     picked = np.linspace(0, STEPS - 1, steps).round().astype(int)
     labels = [(end, SCALE[at]) for end, at in zip(ends, picked.tolist(), strict=True)]
-    return _lines(found, [*labels, (NONE, GREY)])
+    return found, [*labels, (NONE, GREY)]
 
 
-def _lines(found: NDArray[np.int64], labels: Sequence[tuple[str, str]]) -> tuple[NDArray[np.uint8], list[Colour]]:
+def _legend(found: NDArray[np.int64], labels: Sequence[tuple[str, str]]) -> tuple[NDArray[np.uint8], list[Colour]]:
     counts = np.bincount(found, minlength=len(labels))
     legend = [Colour(label, colour, int(count)) for (label, colour), count in zip(labels, counts, strict=True)]
     while len(legend) > 1 and not legend[-1].points:

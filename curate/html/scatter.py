@@ -1,4 +1,4 @@
-"""Points of a map as a PNG, for pages without JavaScript."""
+"""Points of a map as a PNG."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageColor, ImageDraw
+from PIL import Image, ImageColor
 
 View = tuple[float, float, float, float]
 """Left, bottom, right, top."""
-LINE, MARK = "#d6336c", "#d6336c"
 WIDEST = 3
 """Pixels of a point, if there are few."""
 FAINT = 56
@@ -31,14 +30,13 @@ def scatter(
     category: NDArray[np.uint8],
     alive: NDArray[np.uint8],
     colours: Sequence[str],
-    view: View,
+    extent: View,
     size: tuple[int, int],
-    marks: Sequence[tuple[float, float]] = (),
-    region: Sequence[tuple[float, float]] = (),
 ) -> bytes:
     """PNG of `size` (width, height) without a background. xy (n, 2), category (n,): index of `colours` (#rrggbb).
-    marks: points with a ring; region: corners of a polygon."""
-    (left, bottom, right, top), (width, height) = view, size
+    extent: what is seen at least."""
+    width, height = size
+    left, bottom, right, top = fitted(extent, width, height)
     scale = np.array([width / (right - left), -height / (top - bottom)])
     at = np.floor((xy - [left, top]) * scale)
     seen = (at >= 0).all(axis=1) & (at < [width - WIDEST, height - WIDEST]).all(axis=1)
@@ -51,14 +49,6 @@ def scatter(
     wide = WIDEST if len(x) < 20_000 else 2 if len(x) < 200_000 else 1
     for across, down in np.ndindex(wide, wide):
         image[y[order] + down, x[order] + across] = ink[order]
-    made = Image.fromarray(image, "RGBA")
-    draw = ImageDraw.Draw(made)
-    for mark in marks:
-        px, py = (np.array(mark) - [left, top]) * scale
-        draw.ellipse([px - 7, py - 7, px + 7, py + 7], outline=MARK, width=2)
-    if region:
-        corners = [tuple((np.array(corner) - [left, top]) * scale) for corner in region]
-        draw.line([*corners, corners[0]], fill=LINE, width=2)
     held = io.BytesIO()
-    made.save(held, "PNG")
+    Image.fromarray(image, "RGBA").save(held, "PNG")
     return held.getvalue()

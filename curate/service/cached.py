@@ -11,6 +11,9 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 AT_ONCE, THREADS = 8, 2
 """Files that are made at a time ahead of requests, and threads that make them."""
 MOST_COMING = 1000
@@ -58,6 +61,15 @@ class Cached:
             return self._place(name).read_bytes()
         except OSError:
             return None
+
+    def mapped(self, name: str) -> NDArray[np.uint8] | None:
+        """The bytes of a file, of which only those that are used are read."""
+        try:
+            return np.memmap(self._place(name), np.uint8, "r")
+        except OSError:
+            return None
+        except ValueError:  # an empty file cannot be mapped
+            return np.zeros(0, np.uint8)
 
     def put(self, name: str, data: bytes) -> None:
         """Does nothing if the disk is full or read-only: the file is rebuilt when it is needed."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from curate.api import Polygon, Run, Slice
-from curate.api.maps import NONE, OTHER, _coloured
+from curate.api.maps import NONE, OTHER, _coloured, _legend
 from curate.core.errors import InputError
 from tests.mapped import ROWS, RUN, mapped_workspace
 
@@ -73,7 +73,7 @@ def test_what_a_map_cannot_show_is_one_line(run: Run) -> None:
 
 def test_colours() -> None:
     def lines(values: pa.Array, column: str = "x") -> dict[str, int]:
-        category, legend = _coloured(pa.chunked_array([values]), column, {})
+        category, legend = _legend(*_coloured(pa.chunked_array([values]), column, {}))
         assert np.bincount(category, minlength=len(legend)).tolist() == [line.points for line in legend]
         return {line.label: line.points for line in legend}
 

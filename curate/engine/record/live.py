@@ -61,7 +61,8 @@ class LiveRows:
         parents: Rows | None = LiveRows(run, above[0]).rows if above else None
         held = KnownShards(plan=True)
         self.rows: Rows = Rows(self.storage, tuple(refs), order=self.order, parents=parents, known=held)
-        self._masks = [(base, Manifest.load(self.storage, base)) for base in run.masks()]
+        self._masks = [(base, Manifest.load(self.storage, base)) for base in reversed(run.masks())]
+        """The last ones first: they know of the most stages."""
 
     def _fields(self, name: str) -> list[pa.Field]:
         """Columns of a Map, from one of its tables."""
@@ -99,31 +100,32 @@ class LiveRows:
     def judged(self, shard: Shard, columns: Sequence[str]) -> tuple[pa.Table, NDArray[np.bool_], Reasons]:
         """Columns of all n rows of a shard, which of them (n,) are alive, and why this stage rejected those (n,) that
         reached it; null for all others."""
-        made, rejects, held = self._read(shard, columns)
-        return made, *self._fate(shard, rejects, held)
+        made, held = self._read(shard, columns)
+        return made, *self._fate(shard, held)
 
     def whole(self, shard: Shard, columns: Sequence[str]) -> pa.Table:
         """Columns of all rows of a shard, alive or not."""
         return self._read(shard, columns)[0]
 
-    def _read(
-        self, shard: Shard, columns: Sequence[str]
-    ) -> tuple[pa.Table, pa.ChunkedArray, dict[str, pa.Table | None]]:
-        """(columns of all rows, rejects of the pool, tables of facts)."""
+    def _read(self, shard: Shard, columns: Sequence[str]) -> tuple[pa.Table, dict[str, pa.Table | None]]:
+        """Columns of all rows, and the tables that they are from, by stage."""
         fields = [self.field(column) for column in columns]
-        wanted: dict[str, list[str]] = {self.pool: ["reject"]}
+        wanted: dict[str, list[str]] = {}
         for stage, name in dict.fromkeys(self.places[column] for column in columns):
-            wanted.setdefault(stage, []).append(name)
-        held = {name: self._facts(name, shard, wanted[name]) for name in wanted if name != self.pool}
-        pool = read_pool(self.storage, shard.table, wanted[self.pool])
-        whole: dict[str, pa.Table] = {self.pool: pool}
-        for name, table in held.items():
+            wanted.setdefault(stage, ["reject"] if stage == self.pool else []).append(name)
+        held: dict[str, pa.Table | None] = {}
+        whole: dict[str, pa.Table] = {}
+        for name in wanted:
+            if name == self.pool:
+                held[name] = whole[name] = read_pool(self.storage, shard.table, wanted[name])
+                continue
+            held[name] = table = self._facts(name, shard, wanted[name])
             none = pa.table({column: pa.nulls(shard.rows) for column in wanted[name]})
             whole[name] = none if table is None else facts.expanded(table, shard.rows, wanted[name])
         arrays = [whole[stage].column(name) for stage, name in (self.places[column] for column in columns)]
         arrays = [column_of(a, name) if name.startswith(META) else a for a, name in zip(arrays, columns, strict=True)]
         made = pa.table(arrays, list(columns)).cast(pa.schema(fields))
-        return made, pool.column("reject"), held
+        return made, held
 
     def _facts(self, name: str, shard: Shard, columns: Sequence[str] = ()) -> pa.Table | None:
         """Rows, status and columns of a Map for a shard; None if it has no table."""
@@ -131,16 +133,15 @@ class LiveRows:
         names = [facts.ROW, facts.STATUS_COLUMN, facts.REASON, *columns]
         return facts.read(self.storage, self.outputs[name]["path"], shard.id, number, names) if number else None
 
-    def _fate(
-        self, shard: Shard, rejects: pa.ChunkedArray, held: Mapping[str, pa.Table | None]
-    ) -> tuple[NDArray[np.bool_], Reasons]:
+    def _fate(self, shard: Shard, held: Mapping[str, pa.Table | None]) -> tuple[NDArray[np.bool_], Reasons]:
         """Which rows (n,) pass the stage, and why it rejected others. Masks have the first stage that rejected a row,
-        which may be on a path that joins later; for such a row the later stages of this path decide. `held`: tables of
-        facts that were read."""
-        alive, why = rejects.is_null().to_numpy().copy(), np.full(shard.rows, None, object)
+        which may be on a path that joins later; for such a row the later stages of this path decide. `held`: tables
+        that were read."""
+        alive, why = np.ones(shard.rows, bool), np.full(shard.rows, None, object)
         *before, last = [self.order[name] for name in self.path]
         chosen = [self.order[name] for name in self.path if self.bases[name].startswith("selections/")]
         passed = np.full(shard.rows, max(chosen, default=0))  # the stages of the path before this one
+        open_ = alive.copy()
         for base, manifest in self._masks:
             file = mask_files(self.storage.url, base).get(shard.id)
             points = manifest.extra["points"] if manifest is not None and file is not None else []
@@ -150,6 +151,14 @@ class LiveRows:
                 why[here] = fate.reason[here]
                 if any(self.stage in self.run.upstream(name) for name in point.split("+")):
                     passed = np.maximum(passed, np.where(fate.stage == ALIVE, last + 1, fate.stage))
+            open_ = alive & (passed <= last)
+            open_[open_] = why[open_] == NO_REASON
+            if not open_.any():
+                break
+        if open_.any() or self.stage == self.pool:
+            pool = held.get(self.pool)
+            rejects = (read_pool(self.storage, shard.table, ["reject"]) if pool is None else pool).column("reject")
+            alive &= rejects.is_null().to_numpy()
         for name in self.path:
             if name == self.stage:
                 reached, alive = alive.copy(), alive & (why == NO_REASON)

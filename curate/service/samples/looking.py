@@ -34,6 +34,11 @@ class Made:
     def with_rows(self) -> list[str]:
         return [name for name, base in self.bases.items() if base.startswith(WITH_ROWS)]
 
+    @property
+    def maps(self) -> list[str]:
+        """Stages that placed rows on a map."""
+        return [name for name in self.bases if self.ops[name] == "project.place"]
+
     def rejected(self, stage: str) -> dict[str, int]:
         """Reason -> rows that the stage rejected for it, the most first."""
         entry = self.ledger.get(stage)

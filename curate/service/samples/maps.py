@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import Query, Response
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError
-from curate.core.hashing import digest, digest_bytes
+from curate.core.hashing import digest
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import Router, Served, Who, Workspace
@@ -56,14 +56,14 @@ class MapBytes:
 
     shape: MapShape
     shards: Sequence[str]
-    data: bytes
+    data: NDArray[np.uint8]
 
     @property
     def sent(self) -> bytes:
         """What browsers get: x, y (n, 2) float32, category (n,) uint8, alive (n,) uint8."""
-        return self.data[: 10 * self.shape.points]
+        return self.data[: 10 * self.shape.points].tobytes()
 
-    def array(self, start: int, kind: str, width: int = 1) -> NDArray[np.generic]:
+    def array(self, start: int, kind: str, width: int = 1) -> NDArray[Any]:
         """(n, width) from `start` bytes per point on."""
         count = self.shape.points
         return np.frombuffer(self.data, kind, count * width, start * count).reshape(count, width)
@@ -102,23 +102,19 @@ def made_map(
     """Points are kept in files. Raises InvalidProblem for an unknown stage or column, and if the run
     has no map."""
     seen = looked(service, who, run, workspace)
+    stage = stage or next(iter(seen.made.maps), None)  # a map has one name, whether or not it is given
     about = ("map", seen.one.place.id, seen.one.attempt_id, stage, colour, alive)
     name = digest([*about, seen.one.place.url])[:32]
 
     def make() -> tuple[MapShape, list[str]]:
         found = seen.run.map(stage, colour, alive)
-        arrays = (
-            found.xy.astype("<f4"),
-            found.category,
-            found.alive,
-            found.shard.astype("<i4"),
-            found.row.astype("<i4"),
-        )
+        places = (found.shard.astype("<i4"), found.row.astype("<i4"))
+        arrays = (found.xy.astype("<f4"), found.category, found.alive, *places)
         data = b"".join(array.tobytes() for array in arrays)
         service.maps.put(name, data)
         legend = [LegendLine.model_validate(vars(line)) for line in found.legend]
         shape = MapShape(
-            run=run, stage=found.stage, column=found.column, map=found.map, version=digest_bytes([data])[:16],
+            run=run, stage=found.stage, column=found.column, map=found.map, version=name[:16],
             points=len(found.xy), alive=int(found.alive.sum()), shards=len(found.shards), whole=found.whole,
             extent=found.extent, legend=legend,
         )  # fmt: skip
@@ -127,7 +123,7 @@ def made_map(
     try:
         for _ in range(2):  # the folder may have dropped the points
             shape, shards = service.kept.get(about, make, f"map of run {run}")
-            data = service.maps.get(name)
+            data = service.maps.mapped(name)
             if data is not None and len(data) == 18 * shape.points:
                 return seen, MapBytes(shape, shards, data)
             service.kept.drop(about)

@@ -48,8 +48,8 @@ PAYLOADS = (
 ALL = "".join(PAYLOADS[:6])
 RUN_ID = "<svg onload=alert('pwn')>'\""
 PARAMETERS = """
-    stage rejected where columns cursor limit blur q run like level cluster sort more drawn colour alive within view
-    side before reason marks at column sign edge with said state user workspace text tag name template at.x point film
+    stage rejected where columns cursor limit blur q run like level cluster sort more drawn colour alive within
+    side before reason at column sign edge with said state user workspace text tag name template point film
 """.split()  # noqa: SIM905
 FORBIDDEN = {"iframe", "base", "math", "object", "embed"}
 

@@ -16,6 +16,7 @@ import yaml
 from fastapi.testclient import TestClient
 from PIL import Image
 
+from curate.api import MapPoints, Run
 from curate.kernels.region import inside
 from curate.service.app import create_app
 from curate.service.database.models import IndexedRun
@@ -72,13 +73,24 @@ def test_points_as_bytes(client: TestClient, people: People) -> None:
     assert client.get(API, headers=people.stranger.headers).status_code == 404
 
 
+def test_a_map_is_made_once(client: TestClient, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, make = [], Run.map
+
+    def counted(run: Run, *about: str) -> MapPoints:
+        made.append(about)
+        return make(run, *about)
+
+    monkeypatch.setattr(Run, "map", counted)
+    for path in (PAGE, f"{API}/points", f"{API}/points?stage=map", f"{PAGE}/image?stage=map", f"{PAGE}/point?point=1"):
+        assert client.get(path, headers=people.viewer.headers).status_code == 200
+    assert made == [("map", "", "")]
+
+
 def test_the_image_shows_the_points(client: TestClient, people: People) -> None:
     answer = client.get(f"{PAGE}/image", params={"colour": "cluster_1"}, headers=people.viewer.headers)
     image = np.asarray(Image.open(io.BytesIO(answer.content)))
     assert answer.headers["content-type"] == "image/png" and image.shape == (700, 1000, 4)
     assert len({tuple(one) for one in image[image[:, :, 3] > 0].tolist()}) == 4
-    for wrong in ({"view": "1,2"}, {"marks": "x"}, {"within": "1,2"}):
-        assert client.get(f"{PAGE}/image", params=wrong, headers=people.viewer.headers).status_code == 422
 
 
 def test_a_viewer_without_the_grant_sees_points_only(client: TestClient, people: People) -> None:
@@ -95,7 +107,6 @@ def test_bad_input_is_a_line_on_the_page(client: TestClient, people: People) -> 
         ({"colour": "<script>alert(1)</script>"}, 422, "no stage over the rows"),
         ({"within": "1,2 3,4"}, 422, "expected 3 to 200 corners"),
         ({"within": "90,90 91,90 91,91"}, 200, "No row of the stage is inside"),
-        ({"view": "a"}, 422, "expected groups of 4 numbers"),
         ({"stage": "embed"}, 422, "placed no rows"),
     ):
         answer = client.get(PAGE, params=query, headers=people.operator.headers)
@@ -178,15 +189,24 @@ def test_by_keyboard(browser: Browser, url: str, people: People) -> None:
         assert page.locator("#map-status").inner_text().startswith("5")
 
 
+NO_WEBGL = "HTMLCanvasElement.prototype.getContext = () => null"
+
+
 @pytest.mark.long
-def test_without_javascript_and_on_a_phone(browser: Browser, url: str, people: People) -> None:
-    with browser.tab(java_script_enabled=False, extra_http_headers=people.operator.headers) as tab:
-        page = tab.page
-        page.goto(url + PAGE)
-        page.locator("input[type=image]").click()
-        page.get_by_role("link", name="Whole map").wait_for()
-        page.get_by_role("link", name="Choose what is seen").click()
-        page.locator("#selection").get_by_text("region").first.wait_for()
+@pytest.mark.parametrize("scripts", [False, True])
+def test_an_image_without_javascript_or_webgl(browser: Browser, url: str, people: People, scripts: bool) -> None:
+    with browser.tab(java_script_enabled=scripts, extra_http_headers=people.operator.headers) as tab:
+        tab.page.add_init_script(NO_WEBGL)
+        tab.page.goto(url + PAGE)
+        image, until = tab.page.get_by_role("img", name="Map of"), time.monotonic() + 20
+        while image.evaluate("one => one.naturalWidth") != 1000:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert tab.page.locator("canvas").count() == 0 and tab.messages == []
+
+
+@pytest.mark.long
+def test_on_a_phone(browser: Browser, url: str, people: People) -> None:
     phone = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
     with browser.tab(**phone, extra_http_headers=people.operator.headers) as tab:
         tab.page.goto(url + PAGE)

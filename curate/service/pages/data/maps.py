@@ -6,16 +6,14 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode
 
-import numpy as np
 import pyarrow as pa
 from fastapi import Response
 
 from curate.api import Polygon, Slice, SlicePage
 from curate.api.slices import NAMED, name_of
 from curate.core.errors import CurateError, InputError
-from curate.html.scatter import fitted, scatter
+from curate.html.scatter import scatter
 from curate.service.auth.roles import Role
 from curate.service.pages.data.tabs import of_run, run_values
 from curate.service.pages.data.tiles import tiles
@@ -33,13 +31,12 @@ MAP = "/runs/{run_id}/map"
 SHOWN, FOUND = 60, 24
 SIZE = (1000, 700)
 """Pixels of the image without JavaScript."""
-ZOOM = 3.0
 FILTERED = ("select.", "cluster.fit", "pack.")
 """Ops that a region may come before; the first of these kinds that the run has is chosen."""
 SIDES = (("inside", "Only these"), ("outside", "Never these"))
 REASONS = {"inside": "outside_region", "outside": "inside_region"}
 DRAWN = ("stage", "colour", "alive")
-KEPT = (*DRAWN, "q", "within", "view", "side", "before", "reason")
+KEPT = (*DRAWN, "q", "within", "side", "before", "reason")
 
 
 @router.get(MAP)
@@ -51,8 +48,7 @@ def run_map(visit: Visiting, run_id: str) -> Response:
     try:
         found = _held(visit, run_id)[1].shape
         query["stage"] = found.stage
-        view = _view(visit, found)
-        values |= _picture(visit, own | {"stage": found.stage}, found, view) | {"shape": found} | _choices(seen, found)
+        values |= _links(visit, own | {"stage": found.stage}, found) | {"shape": found} | _choices(seen, found)
     except InvalidProblem as error:
         return page(visit, "map", problem=error, title="Map", **values)
     for name, make in (("found", _found), ("chosen", _chosen)):
@@ -60,24 +56,16 @@ def run_map(visit: Visiting, run_id: str) -> Response:
             values[name] = make(visit, seen, query, found)
         except InvalidProblem as error:
             values[name], problem = None, error
-    if values["found"]:
-        marks = " ".join(f"{row['x']:.5g},{row['y']:.5g}" for row in values["found"]["rows"])
-        values["image"] = f"{values['image']}&{urlencode({'marks': marks})}"
     return page(visit, "map", problem=problem, title="Map", **values)
 
 
 @router.get(f"{MAP}/image")
 def image(visit: Visiting, run_id: str) -> Response:
-    """PNG."""
+    """PNG, for browsers without JavaScript or WebGL2."""
     held = _held(visit, run_id)[1]
-    shape, kind = held.shape, np.uint8
-    marks = [(x, y) for x, y in _numbers(visit.query("marks"), 2)]
-    region = _polygon(visit, shape).corners if _text(visit, "within") else ()
-    data = scatter(
-        held.array(0, "<f4", 2).astype(np.float32), held.array(8, "u1")[:, 0].astype(kind),
-        held.array(9, "u1")[:, 0].astype(kind), [line.colour for line in shape.legend], _view(visit, shape), SIZE,
-        marks, region,
-    )  # fmt: skip
+    xy, category, alive = (held.array(*part) for part in ((0, "<f4", 2), (8, "u1"), (9, "u1")))
+    colours = [line.colour for line in held.shape.legend]
+    data = scatter(xy, category[:, 0], alive[:, 0], colours, held.shape.extent, SIZE)
     return Response(data, 200, {"Cache-Control": "private, max-age=60"}, "image/png")
 
 
@@ -103,17 +91,6 @@ def _text(visit: Visit, name: str) -> str:
     return visit.request.query_params.get(name, "").strip()[:5000]
 
 
-def _numbers(text: str, count: int) -> list[tuple[float, ...]]:
-    """Groups of `count` numbers, as in "1,2 3,4". Raises InvalidProblem."""
-    try:
-        found = [tuple(float(one) for one in group.split(",")) for group in text.split()]
-    except ValueError:
-        found = [()]
-    if not all(len(one) == count and np.isfinite(one).all() for one in found):
-        raise InvalidProblem(f"{text[:60]!r}: expected groups of {count} numbers, as in {','.join('0' * count)}")
-    return found
-
-
 def _polygon(visit: Visit, found: MapShape) -> Polygon:
     try:
         return Polygon.parse(_text(visit, "within"), f"{found.stage}.{found.column}")
@@ -121,44 +98,22 @@ def _polygon(visit: Visit, found: MapShape) -> Polygon:
         raise InvalidProblem(str(error)) from None
 
 
-def _view(visit: Visit, found: MapShape) -> tuple[float, float, float, float]:
-    """What the image shows: after a click into it, a part of what it showed before."""
-    left, bottom, right, top = fitted(found.extent, *SIZE)
-    for view in _numbers(visit.query("view"), 4)[:1]:
-        if view[0] < view[2] and view[1] < view[3]:
-            left, bottom, right, top = view
-    at = [visit.query(f"at.{axis}") for axis in "xy"]
-    if all(one.isdecimal() for one in at):
-        x, y = (min(int(one), most) / most for one, most in zip(at, SIZE, strict=True))
-        middle, width, height = (left + x * (right - left), top - y * (top - bottom)), right - left, top - bottom
-        left, right = (middle[0] + sign * width / 2 / ZOOM for sign in (-1, 1))
-        bottom, top = (middle[1] + sign * height / 2 / ZOOM for sign in (-1, 1))
-    return left, bottom, right, top
-
-
-def _picture(visit: Visit, own: dict[str, Any], found: MapShape, view: Sequence[float]) -> dict[str, Any]:
+def _links(visit: Visit, own: dict[str, Any], found: MapShape) -> dict[str, Any]:
     base = visit.request.url.path
-    left, bottom, right, top = (float(f"{one:.6g}") for one in view)
-    text = f"{left},{bottom},{right},{top}"
-    whole = [f"{float(f'{one:.6g}')}" for one in fitted(found.extent, *SIZE)]
-    own = own | {"view": text if text != ",".join(whole) else ""}
     drawn = {name: own[name] for name in (*DRAWN, "workspace")}
-    corners = f"{left},{bottom} {right},{bottom} {right},{top} {left},{top}"
     return {
-        "image": link(f"{base}/image", **drawn, view=text, within=own["within"]), "view": text, "size": SIZE,
-        "points": link(f"/api/v1/runs/{part(found.run)}/map/points", **drawn), "point": link(f"{base}/point", **drawn),
-        "whole": link(base, **{**own, "view": ""}), "in_view": link(base, **{**own, "within": corners}),
-        "zoomed": bool(own["view"]),
+        "image": link(f"{base}/image", **drawn), "point": link(f"{base}/point", **drawn), "size": SIZE,
+        "points": link(f"/api/v1/runs/{part(found.run)}/map/points", **drawn),
     }  # fmt: skip
 
 
 def _choices(seen: Looked, found: MapShape) -> dict[str, Any]:
     names = list(seen.made.bases)
     later = [name for name in seen.made.with_rows if names.index(name) > names.index(found.stage)]
-    maps = [(name, name) for name, op in seen.made.ops.items() if op == "project.place" and name in seen.made.bases]
     columns = seen.run.map_columns(found.stage)
     return {
-        "stages": maps, "columns": [("", "nothing"), *((one, one) for one in columns)],
+        "stages": [(one, one) for one in seen.made.maps],
+        "columns": [("", "nothing"), *((one, one) for one in columns)],
         "later": [("", "any stage"), *((one, one) for one in later)],
     }  # fmt: skip
 

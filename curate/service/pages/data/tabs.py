@@ -17,7 +17,7 @@ TABS: list[tuple[str, str, Callable[[Looked], bool]]] = [
     ("/rejects", "Rejects", lambda seen: any(map(seen.made.rejected, seen.made.with_rows))),
     ("/captions", "Captions", lambda seen: any(op.startswith(("text.", "caption.")) for op in seen.made.ops.values())),
     ("/clusters", "Clusters", lambda seen: not CLUSTERS.isdisjoint(seen.made.kinds.values())),
-    ("/map", "Map", lambda seen: any(seen.made.ops[name] == "project.place" for name in seen.made.bases)),
+    ("/map", "Map", lambda seen: bool(seen.made.maps)),
     ("/thresholds", "Thresholds", lambda seen: bool(seen.made.with_rows)),
     ("/compare", "Compare", lambda seen: bool(seen.made.bases)),
 ]

@@ -1,4 +1,4 @@
-// The map of a run: up to a million points, drawn with WebGL2. Without it, the form with the server's image stays.
+// The map of a run: up to a million points, drawn with WebGL2. Without it, the image that the server draws is shown.
 // Points come in a random order, so that the first ones are a fair sample. A drag moves the finished canvas, which is
 // larger than what is seen; the points are drawn again, in slices, once it rests.
 
@@ -14,13 +14,12 @@ const BANDS = 64; // of a lasso, by height
 
 const VERTEX = `#version 300 es
 in vec2 at; in uint line; in uint alive;
-uniform vec2 centre, scale; uniform float size; uniform vec3 colours[16]; uniform uint shown;
+uniform vec2 centre, scale; uniform float size; uniform vec3 colours[16];
 out vec4 ink;
 void main() {
   gl_Position = vec4((at - centre) * scale, 0, 1);
   gl_PointSize = size;
   ink = vec4(colours[line], alive == 1u ? .85 : .12);
-  if ((shown >> line & 1u) == 0u) gl_Position = vec4(9);
 }`;
 const FRAGMENT = `#version 300 es
 precision highp float;
@@ -33,7 +32,12 @@ void main() {
 const root = document.querySelector("#map");
 const canvas = document.createElement("canvas");
 const gl = root && canvas.getContext("webgl2", { antialias: false, preserveDrawingBuffer: true });
-if (gl) start();
+if (gl) start(); else if (root) still();
+
+function still() {
+  const image = root.querySelector("noscript");
+  image.outerHTML = image.textContent;
+}
 
 async function start() {
   const frame = root.querySelector(".map-frame");
@@ -41,7 +45,7 @@ async function start() {
   const card = document.querySelector("#map-card");
   const say = document.querySelector("#map-status");
   const answer = await fetch(root.dataset.points);
-  if (!answer.ok) return;
+  if (!answer.ok) return still();
   const bytes = await answer.arrayBuffer();
   const whole = bytes.byteLength / 10;
   const count = matchMedia("(pointer: coarse)").matches ? Math.min(whole, MOST_ON_TOUCH) : whole;
@@ -53,9 +57,8 @@ async function start() {
   let width = 0, height = 0; // of what is seen, in CSS pixels
   let view = null; // {x, y, scale}: the centre, and pixels per unit
   let drawn = null; // the view that the canvas shows
-  let done = 0, shown = 0xffff, uniforms = null, waiting = 0, index = null, mode = "move", lasso = null;
+  let done = 0, uniforms = null, waiting = 0, index = null, mode = "move", lasso = null;
 
-  root.querySelector(".map-image").hidden = true;
   frame.append(canvas, overlay);
   for (const tool of root.querySelectorAll(".map-tools, .map-help")) tool.hidden = false;
   frame.tabIndex = 0;
@@ -82,7 +85,7 @@ async function start() {
     });
     if (count <= MANY || alive.includes(0)) gl.enable(gl.BLEND);
     gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
-    uniforms = Object.fromEntries(["centre", "scale", "size", "colours", "shown"].map((name) => [name, gl.getUniformLocation(program, name)]));
+    uniforms = Object.fromEntries(["centre", "scale", "size", "colours"].map((name) => [name, gl.getUniformLocation(program, name)]));
     gl.uniform3fv(uniforms.colours, new Float32Array(colours.flat()));
   }
 
@@ -99,7 +102,6 @@ async function start() {
     gl.uniform2f(uniforms.centre, drawn.x, drawn.y);
     gl.uniform2f(uniforms.scale, 2 * drawn.scale / w, 2 * drawn.scale / h);
     gl.uniform1f(uniforms.size, size * ratio);
-    gl.uniform1ui(uniforms.shown, shown);
     gl.clearColor(0, 0, 0, 0);
     gl.clear(gl.COLOR_BUFFER_BIT);
     done = 0;
@@ -249,13 +251,7 @@ async function start() {
   }
   const TOOLS = { lasso: KEYS.l, in: () => zoom(1.5), out: () => zoom(1 / 1.5), whole: whole_again, seen };
   root.addEventListener("click", (event) => { TOOLS[event.target.closest("[data-tool]")?.dataset.tool]?.(); });
-  root.addEventListener("change", (event) => {
-    if (!event.target.matches("[data-line]")) return;
-    const bit = 1 << Number(event.target.dataset.line);
-    shown = event.target.checked ? shown | bit : shown & ~bit;
-    draw();
-  });
-
+ 
   // --- choosing ---------------------------------------------------------------------------------------------------------
 
   function seen() {
@@ -347,7 +343,7 @@ async function start() {
       for (let column = cells(x - reach, left, right - left); column <= cells(x + reach, left, right - left); column++) {
         for (let at = index.starts[row * CELLS + column]; at < index.starts[row * CELLS + column + 1]; at++) {
           const point = index.points[at], far = (xy[2 * point] - x) ** 2 + (xy[2 * point + 1] - y) ** 2;
-          if (far < least && shown >> line[point] & 1) { best = point; least = far; }
+          if (far < least) { best = point; least = far; }
         }
       }
     }
