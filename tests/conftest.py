@@ -1,11 +1,12 @@
 """Fixtures that every test shares: few threads, no network, real data where present, one server of each kind.
 
-Under xdist (`make test`) a file is run by one process, and all files that share a server by the same one.
+Under xdist (`make test`) a file is run by one process, and all files that share a slow server by the same one.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -179,20 +180,28 @@ def object_store(object_store_server: str) -> Iterator[Any]:
         yield client
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the tests that `make test-fast` leaves out."""
-    for item in items:
-        if is_heavy(item.nodeid.split("::")[0]):
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the tests that `make test-fast` leaves out. Under xdist they come first, above all those of slow servers,
+    then the files with most tests: what begins last should be short, or the other processes wait for it."""
+    files = {item: item.nodeid.split("::")[0] for item in items}
+    sizes = Counter(files.values())
+    heavy = {file: is_heavy(file) for file in sizes}
+    for item, file in files.items():
+        if heavy[file]:
             item.add_marker("heavy")
+    if hasattr(config, "workerinput"):
+        order = {file: (scope_of(file) == file, not heavy[file], -size, file) for file, size in sizes.items()}
+        items.sort(key=lambda item: order[files[item]])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Scopes are files, or all files of a server. The largest one starts first."""
+    """Scopes are files, or all files of a slow server, in the order in which they were collected."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Files(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return scope_of(nodeid.split("::")[0])
 
+    config.option.loadscopereorder = False
     return Files(config, log)

@@ -1,7 +1,6 @@
-"""Which test files share a server, so that one process runs them all and each server is started once per test run.
+"""Which test files share a server, so that one process runs them all and each slow server is started once per test run.
 
 A file asks for a server through the fixtures of its tests, and through what fixtures of conftest.py files ask for.
-Servers that some file needs together belong to one scope.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SERVERS = {
+SLOW = {
     "ray_session": "Ray",
     "ray_head": "a Ray head with its job server",
     "far_head": "a Ray head in a separate network",
-    "object_store_server": "object store",
-    "endpoint": "endpoint",
-    "postgres": "PostgreSQL",
     "real_server": "transformers serve",
-    "browser": "browser",
 }
-"""Session fixtures, each of which starts a server, and what they start."""
+"""Session fixtures, each of which starts a server in 5 s or more, and what they start. No file needs two of them."""
+QUICK = {"object_store_server", "endpoint", "postgres", "browser"}
+"""Session fixtures of servers that start in a second or two: each process starts those it needs."""
 
 
 HEAVY = (
@@ -46,24 +43,14 @@ def is_heavy(file: str) -> bool:
 
 
 def scope_of(file: str) -> str:
-    """What the scheduler keeps together with the tests of `file` (a path in the checkout): its server, or itself."""
-    needed = servers(ROOT / file)
-    return together()[min(needed)] if needed else file
-
-
-@cache
-def together() -> dict[str, str]:
-    """Server -> name of the scope that has it."""
-    groups = {server: {server} for server in SERVERS}
-    for file in sorted((ROOT / "tests").rglob("test_*.py")):
-        merged = set[str]().union(*(groups[server] for server in servers(file)))
-        groups |= dict.fromkeys(merged, merged)
-    return {server: ", ".join(SERVERS[one] for one in sorted(group)) for server, group in groups.items()}
+    """What the scheduler keeps together with the tests of `file` (a path in the checkout): a slow server, or itself."""
+    slow = [name for server, name in SLOW.items() if server in servers(ROOT / file)]
+    return slow[0] if slow else file
 
 
 @cache
 def servers(file: Path) -> frozenset[str]:
-    """Names of SERVERS that the tests of a file ask for."""
+    """Names of SLOW and QUICK that the tests of a file ask for."""
     known: dict[str, set[str]] = {}
     for folder in reversed(file.relative_to(ROOT).parents):
         known |= requested(ROOT / folder / "conftest.py")
@@ -73,7 +60,7 @@ def servers(file: Path) -> frozenset[str]:
     while waiting:
         found |= waiting
         waiting = set().union(*(known.get(name, set()) for name in waiting)) - found
-    return frozenset(found & SERVERS.keys())
+    return frozenset(found & (SLOW.keys() | QUICK))
 
 
 @cache
@@ -81,8 +68,12 @@ def requested(file: Path) -> dict[str, set[str]]:
     """Function -> names of its parameters and of what it takes by `getfixturevalue` and `usefixtures`."""
     if not file.exists():
         return {}
-    functions = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef)]
-    return {node.name: {one.arg for one in node.args.args} | _by_name(node) for node in functions}
+    source = file.read_text()
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    by_name = "getfixturevalue" in source or "usefixtures" in source  # few files, and a walk takes 10 ms
+    return {
+        node.name: {one.arg for one in node.args.args} | (_by_name(node) if by_name else set()) for node in functions
+    }
 
 
 def _by_name(node: ast.FunctionDef) -> set[str]:

@@ -1,31 +1,43 @@
-"""Files that share a server are run by one process."""
+"""Files that share a slow server are run by one process."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.scopes import ROOT, SERVERS, requested, scope_of
+from tests.scopes import QUICK, ROOT, SLOW, requested, scope_of, servers
 
 
 @pytest.mark.parametrize(
     "file",
     [
-        "tests/core/store/test_storage.py",  # by a parameter of a fixture in its folder's conftest.py
-        "tests/codec/test_tars.py",  # by its own fixture
-        "tests/e2e/test_s3.py",
-        "tests/engine/test_object_store.py",
+        "tests/engine/test_faults.py",
+        "tests/engine/units/test_group.py",  # also needs an object store
+        "tests/caption/test_run.py",  # also needs an endpoint
+        "tests/encoders/student/test_stage.py",
     ],
 )
-def test_files_that_use_the_object_store_share_it(file: str) -> None:
-    assert scope_of(file) == scope_of("tests/engine/units/test_group.py") != file
+def test_files_that_use_ray_share_it(file: str) -> None:
+    assert scope_of(file) == SLOW["ray_session"]
 
 
-def test_servers_that_one_file_needs_together_share_a_scope() -> None:
-    assert scope_of("tests/engine/units/test_group.py") == scope_of("tests/engine/test_faults.py")
+@pytest.mark.parametrize(
+    "file",
+    [
+        "tests/core/test_hashing.py",
+        "tests/codec/test_tars.py",  # needs an object store, by its own fixture
+        "tests/core/store/test_storage.py",  # the same, by a parameter of a fixture in its folder's conftest.py
+        "tests/report/test_browser.py",
+    ],
+)
+def test_a_file_without_a_slow_server_has_a_separate_scope(file: str) -> None:
+    assert scope_of(file) == file
 
 
-def test_a_file_without_a_server_has_a_separate_scope() -> None:
-    assert scope_of("tests/core/test_hashing.py") == "tests/core/test_hashing.py"
+def test_no_file_needs_two_slow_servers() -> None:
+    """So each is started by one process."""
+    needed = {file: servers(file) & SLOW.keys() for file in (ROOT / "tests").rglob("test_*.py")}
+    assert [file for file, names in needed.items() if len(names) > 1] == []
+    assert set().union(*needed.values()) == SLOW.keys()
 
 
 def test_servers_are_fixtures() -> None:
@@ -35,4 +47,4 @@ def test_servers_are_fixtures() -> None:
         for file in (ROOT / "tests" / folder).glob("*.py")
         for name in requested(file)
     }
-    assert set(SERVERS) <= known
+    assert SLOW.keys() | QUICK <= known

@@ -16,8 +16,7 @@ from curate.core.errors import InputError, Reject
 from distill.recipe import AugmentRecipe, Recipe
 from distill.samples.batches.draws import AUGMENT, Draws
 from distill.samples.images.augment import crop_box
-from distill.samples.images.counts import PatchCounts
-from distill.samples.images.reader import enlarged
+from distill.samples.images.counts import PatchCounts, enlarged
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import Mixture
 from distill.samples.texts import Texts

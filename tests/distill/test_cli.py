@@ -54,9 +54,12 @@ def test_a_finished_run_is_found_without_loading_torch(values, tmp_path):
     run = train(load_recipe(str(path)), Console(quiet=True))
     script = (
         "import sys; from rich.console import Console; from distill.commands.evaluate import evaluate; "
+        "from distill.commands.explain import explain, where;"
         "from distill.commands.train import train; from distill.recipe import load_recipe;"
         f"run = train(load_recipe({str(path)!r}), Console());"
         "evaluate(str(run.path), [], Console());"
+        "key = explain(str(run.path), 1, None, Console())['samples'][0]['key'];"
+        "where(str(run.path), [key], Console());"
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=100)

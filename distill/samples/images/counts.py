@@ -11,6 +11,9 @@ from curate.encoders.student.patches import grid, grids
 from distill.samples.batches.draws import SIZE, Draws, choose
 from distill.samples.sources.mixture import Mixture
 
+_ENLARGE = 1 << 16
+"""Factor that scales any image above its limit, since `grid` never enlarges."""
+
 
 class PatchCounts:
     """Steps are planned with these numbers, so an image is later resized to fit its planned number of patches."""
@@ -69,3 +72,8 @@ class PatchCounts:
         width, height = self._mixture.number("width", row), self._mixture.number("height", row)
         columns, rows = grid(width, height, patch=self.patch, max_tokens=limit)
         return columns * rows
+
+
+def enlarged(width: int, height: int, *, patch: int, tokens: int) -> tuple[int, int]:
+    """(columns, rows) of patches of an image that is scaled up or down to at most `tokens` of them."""
+    return grid(width * _ENLARGE, height * _ENLARGE, patch=patch, max_tokens=tokens)

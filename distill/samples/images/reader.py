@@ -22,7 +22,7 @@ from curate.core.errors import Reject
 from curate.encoders.student.patches import grid, patchify
 from curate.encoders.student.pixels import decode_to, resize, resize_to_grid
 from distill.samples.batches.draws import AUGMENT, SECOND_AUGMENT, VIEW, Draws
-from distill.samples.images.counts import PatchCounts
+from distill.samples.images.counts import PatchCounts, enlarged
 from distill.samples.images.square import Square, squared
 from distill.samples.sources.clips import spread
 from distill.samples.sources.dataset import Dataset
@@ -31,8 +31,6 @@ from distill.samples.sources.mixture import Mixture, as_mixture
 from distill.samples.text_vectors import TextVectors
 from distill.samples.texts import Found, Texts
 
-_ENLARGE = 1 << 16
-"""Factor that scales any image above its limit, since `grid` never enlarges."""
 _PIXEL_BYTES = 4
 """Pillow's RGB takes four bytes per pixel."""
 _SPARE = 2.0
@@ -312,8 +310,3 @@ class ImageReader:
         if not drawn and self._needs_text:
             raise Reject("no_text", f"row {row}: the sample has none of the texts that its source names")
         return drawn
-
-
-def enlarged(width: int, height: int, *, patch: int, tokens: int) -> tuple[int, int]:
-    """(columns, rows) of patches of an image that is scaled up or down to at most `tokens` of them."""
-    return grid(width * _ENLARGE, height * _ENLARGE, patch=patch, max_tokens=tokens)

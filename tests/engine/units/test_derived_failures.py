@@ -62,11 +62,11 @@ def test_a_missing_parents_table_is_a_one_line_error(workspace: Path) -> None:
 
 
 def test_a_parent_that_kills_the_process_is_found(workspace: Path, on_ray: Any) -> None:
-    made = derived.pipeline(tiles__killing=(4,), pool__rows=6, pool__shard_rows=3)
+    made = derived.pipeline(tiles__killing=(2,), pool__rows=4, pool__shard_rows=2)
     result = run(made, str(workspace), engine=on_ray, options=ALL)
     assert result.ledger["tiles"].error == {"killed": 1}
-    assert (result.ledger["tiles"].after, result.ledger["tiles"].children) == (5, 10)
-    assert {number_of(row) for row in rows(workspace)} == {0, 1, 2, 3, 5}
+    assert (result.ledger["tiles"].after, result.ledger["tiles"].children) == (3, 6)
+    assert {number_of(row) for row in rows(workspace)} == {0, 1, 3}
 
 
 def test_an_error_that_ends_the_run_leaves_no_mark(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
