@@ -251,7 +251,7 @@ async function start() {
   }
   const TOOLS = { lasso: KEYS.l, in: () => zoom(1.5), out: () => zoom(1 / 1.5), whole: whole_again, seen };
   root.addEventListener("click", (event) => { TOOLS[event.target.closest("[data-tool]")?.dataset.tool]?.(); });
- 
+
   // --- choosing ---------------------------------------------------------------------------------------------------------
 
   function seen() {
