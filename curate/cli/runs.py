@@ -246,9 +246,10 @@ def explain(
     found = run.explain(key, lambda text: print(f"curate: {text}", file=sys.stderr))
     _show_facts(found)
     for which, page in run.copies_of(found[0][2]["key"], MOST_COPIES, seconds=60.0):
-        if len(page.table):
-            more, keys = " or more" if page.next else "", page.table["key"].slice(0, 10).to_pylist()
-            out.print(f"copies of it in {which.stage}: {len(page.table):,}{more}: {', '.join(keys)}", soft_wrap=True)
+        if len(page.table) or page.next:
+            where = f"{page.searched:,} of {page.shards:,} shards of {which.stage}" if page.next else which.stage
+            keys = ", ".join(page.table["key"].slice(0, 10).to_pylist())
+            out.print(f"copies of it in {where}: {len(page.table):,}: {keys}".removesuffix(": "), soft_wrap=True)
 
 
 def _show_facts(found: Iterable[tuple[str, str, Mapping[str, Any]]]) -> None:
