@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.core.errors import InputError
+from curate.api.recipes import free_name, with_parameter, with_stage
 from curate.engine.record.live import WITH_ROWS, LiveRows
 from curate.engine.record.runs import RunRecord
 
@@ -107,25 +107,9 @@ def ends(op: str, rule: Rule) -> tuple[Any, Any]:
 
 def changed_recipe(run: RunRecord, rule: Rule, at: float) -> dict[str, Any]:
     """The run's recipe with another threshold; with a new rule, the stages after `rule.stage` read a new filter."""
-    recipe: dict[str, Any] = dict(run.record.get("recipe") or {})
-    stages: dict[str, Any] = recipe.get("stages") or {}
-    if rule.stage not in stages:
-        raise InputError(f"{rule.stage}: the record of run {run.run_id} has no recipe with this stage; change its file")
     if rule.parameter:
-        stages = stages | {rule.stage: stages[rule.stage] | {rule.parameter: rule.value(at)}}
-        return recipe | {"stages": stages}
-    name = f"{rule.stage}_kept"
-    while name in stages:
-        name += "_too"
-    made = dict[str, Any]()
-    for stage, about in stages.items():
-        inputs = about.get("from")
-        if isinstance(inputs, list):
-            about = about | {"from": [name if one == rule.stage else one for one in inputs]}
-        made[stage] = about | {"from": name} if inputs == rule.stage else about
-        if stage == rule.stage:
-            made[name] = new_filter(rule, at)
-    return recipe | {"stages": made}
+        return with_parameter(run, rule.stage, rule.parameter, rule.value(at))
+    return with_stage(run, free_name(run, f"{rule.stage}_kept"), new_filter(rule, at))
 
 
 def new_filter(rule: Rule, at: float) -> dict[str, Any]:

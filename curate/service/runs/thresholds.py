@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-import yaml
-
+from curate.api.recipes import as_yaml
 from curate.api.thresholds.distribution import Distribution, counted, sampled
 from curate.api.thresholds.rules import SIGNS, Rule, changed_recipe, new_filter, numbers_of, rules
 from curate.core.errors import CurateError, InputError
@@ -91,7 +90,7 @@ def lines(of: Moved) -> str:
     """YAML of the filter with the threshold."""
     if of.rule.parameter:
         return f"{of.rule.parameter}: {_json(of)}"
-    return yaml.safe_dump({f"{of.rule.stage}_kept": new_filter(of.rule, of.at)}, sort_keys=False, width=1000)
+    return as_yaml({f"{of.rule.stage}_kept": new_filter(of.rule, of.at)}, width=1000)
 
 
 def order(of: Moved) -> RecipeOrder:
@@ -102,8 +101,7 @@ def order(of: Moved) -> RecipeOrder:
         sets = [*one.row.sets, f"{rule.stage}.{rule.parameter}={_json(of)}"]
         return RecipeOrder(workspace=one.place.name, recipe=one.row.recipe, set=sets)
     made = changed_recipe(one.workspace.run(one.attempt_id).record, rule, of.at)
-    text = yaml.safe_dump(made, sort_keys=False, allow_unicode=True, width=120)
-    return RecipeOrder(workspace=one.place.name, recipe=text)
+    return RecipeOrder(workspace=one.place.name, recipe=as_yaml(made))
 
 
 def _json(of: Moved) -> str:

@@ -36,14 +36,13 @@ def test_a_stop_drains_and_a_resume_computes_only_the_rest(site: Site, replica: 
     site.same_as_local("stopped")
 
 
-def test_a_kill_ends_the_driver_within_seconds(site: Site, replica: Replica) -> None:
+def test_a_kill_does_not_wait_for_the_drain(site: Site, replica: Replica) -> None:
     gate = site.gate("kill")
-    run = replica.submit("killed", "kill")
+    run = replica.submit("killed", "kill", drain_seconds=3600)
     gate.wait()
-    began = time.monotonic()
     replica.client.run(run).kill()
-    found = replica.reaches(run, "killed", 90)
-    assert found["reason"] == "killed on request" and time.monotonic() - began < 30
+    found = replica.reaches(run, "killed", 180)
+    assert found["reason"] == "killed on request"
     assert site.head.jobs(run)[f"{run}-1"] not in ("pending", "running")
 
 

@@ -20,7 +20,6 @@ from curate.api import MapPoints, Run
 from curate.kernels.region import inside
 from curate.service.app import create_app
 from curate.service.database.models import IndexedRun
-from curate.service.pages.data.maps import with_stage
 from curate.service.service import Service
 from tests.html.browser import Browser, Tab
 from tests.mapped import ROWS, RUN, mapped_workspace
@@ -212,31 +211,3 @@ def test_on_a_phone(browser: Browser, url: str, people: People) -> None:
         tab.page.goto(url + PAGE)
         drawn(tab)
         assert tab.evaluate("document.documentElement.scrollWidth") == 360
-
-
-# --- recipes ----------------------------------------------------------------------------------------------------------
-
-RECIPE = """\
-stages:
-  map: { op: project.place, from: embed, projection: axes }
-  # the most typical ones
-  sample:  # a selection
-    op: select.uniform
-    from: [map, clusters] # both
-    count: 5
-  dataset:
-    op: pack.webdataset
-    from: sample
-"""
-
-
-def test_a_recipe_with_the_filter() -> None:
-    lines = ["  region:", "    op: project.region", "    from: [map, clusters]"]
-    made = with_stage(RECIPE, "sample", lines, "region")
-    assert made is not None
-    stages = yaml.safe_load(made)["stages"]
-    assert list(stages) == ["map", "region", "sample", "dataset"]
-    assert stages["sample"] == {"op": "select.uniform", "from": "region", "count": 5}
-    assert made.index("  region:") < made.index("# the most typical ones") and "# a selection" in made
-    for other in ("map", "nothing", "op"):
-        assert with_stage(RECIPE, other, lines, "region") is None

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 from fastapi import Response
 
 from curate.api import Polygon, Slice, SlicePage
+from curate.api.recipes import as_yaml, free_name, with_stage
 from curate.api.slices import NAMED, name_of
 from curate.core.errors import CurateError, InputError
 from curate.html.scatter import scatter
@@ -20,7 +19,6 @@ from curate.service.pages.data.tiles import tiles
 from curate.service.pages.forms import Pages
 from curate.service.pages.kit import Visit, Visiting, fragment, link, page, part
 from curate.service.problems import InvalidProblem
-from curate.service.runs.views import get_run
 from curate.service.samples.looking import Looked
 from curate.service.samples.maps import MapBytes, MapShape, made_map
 from curate.service.samples.search import search
@@ -155,54 +153,32 @@ def _chosen(visit: Visit, seen: Looked, query: dict[str, str], found: MapShape) 
     return {
         "tiles": tiles(visit, seen, rows), "page": rows, "first": link(base, **own) if cursor else "",
         "next": link(base, **own, cursor=rows.next) if rows.next else "",
-        "without": link(base, **{**own, "within": ""}), **_recipe(visit, seen, query, found, polygon),
+        "without": link(base, **{**own, "within": ""}), **_recipe(seen, query, found, polygon),
     }  # fmt: skip
 
 
-def _recipe(
-    visit: Visit, seen: Looked, query: dict[str, str], found: MapShape, polygon: Polygon
-) -> dict[str, Any]:  # fmt: skip
-    """The region as a stage, and the recipe with it."""
-    run = get_run(*visit.args, found.run, visit.query("workspace") or None)
+def _recipe(seen: Looked, query: dict[str, str], found: MapShape, polygon: Polygon) -> dict[str, Any]:
+    """The region as a stage, and the recipe with it, if the run's record has one."""
+    record = seen.run.record
     side = query["side"] if query["side"] in dict(SIDES) else "inside"
     given = query["reason"] if query["reason"] not in REASONS.values() else ""
     reason = given if re.fullmatch("[a-z][a-z0-9_]{0,59}", given) else REASONS[side]
-    stages = [one for one in run.stage_list if one.inputs and one.op.startswith(FILTERED)]
-    stages.sort(key=lambda one: [one.op.startswith(kind) for kind in FILTERED].index(True))
-    before = next((one for one in stages if one.stage == query["before"]), stages[0] if stages else None)
-    inputs = list(dict.fromkeys([*(before.inputs if before else []), found.stage]))
-    known = {one.stage for one in run.stage_list}
-    name = next(name for name in ("region", *(f"region_{at}" for at in range(2, 999))) if name not in known)
-    lines = [
-        f"  {name}:", "    op: project.region", f"    from: {_listed(inputs)}",
-        f"    polygon: {json.dumps([list(corner) for corner in polygon.corners])}", f"    side: {side}",
-        f"    column: {found.column}", f"    map: '{found.map}'", f"    reason: {reason}",
-    ]  # fmt: skip
-    text = with_stage(run.recipe, before.stage, lines, name) if before and run.recipe else None
+    stages = {name: one for name, one in record.record["stages"].items() if one["from"]}
+    befores = [name for kind in FILTERED for name, one in stages.items() if one["op"].startswith(kind)]
+    before = query["before"] if query["before"] in befores else next(iter(befores), "")
+    inputs = list(dict.fromkeys([*(stages[before]["from"] if before else ()), found.stage]))
+    stage = {
+        "op": "project.region", "from": inputs if len(inputs) > 1 else inputs[0],
+        "polygon": [list(corner) for corner in polygon.corners], "side": side, "column": found.column,
+        "map": found.map, "reason": reason,
+    }  # fmt: skip
+    name = free_name(record, "region")
+    try:
+        recipe = as_yaml(with_stage(record, name, stage, [before])) if before else None
+    except InputError:
+        recipe = None
     return {
-        "lines": "\n".join(lines), "name": name, "side": side, "reason": reason, "recipe": text, "run": run,
-        "before": before.stage if before else "", "befores": [(one.stage, one.stage) for one in stages],
+        "lines": as_yaml({name: stage}), "name": name, "side": side, "reason": reason, "recipe": recipe,
+        "before": before, "befores": [(one, one) for one in befores], "place": seen.one.place.name,
         "may": seen.role.covers(Role.OPERATOR),
     }  # fmt: skip
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
-
-
-def with_stage(recipe: str, before: str, lines: Sequence[str], name: str) -> str | None:
-    """A recipe with a stage before another stage, which then reads from it. None if its lines are not found: it only
-    looks at lines, since what people typed is parsed in the sandbox alone."""
-    held = recipe.splitlines()
-    head = re.compile(rf"  {re.escape(before)}:\s*(#.*)?")
-    start = next((at for at, line in enumerate(held) if head.fullmatch(line)), None)
-    if start is None:
-        return None
-    end = next((at for at in range(start + 1, len(held)) if re.match(r" {0,2}\S", held[at])), len(held))
-    source = next((at for at in range(start + 1, end) if re.match(r"    from:\s*\S", held[at])), None)
-    if source is None:
-        return None
-    held[source] = f"    from: {name}"
-    while start and held[start - 1].lstrip().startswith("#"):
-        start -= 1
-    return "\n".join([*held[:start], *lines, *held[start:]]) + "\n"
