@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import Query, Response
+from fastapi import Query, Request, Response
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem
-from curate.service.rest.routing import Router, Served, Who, Workspace
+from curate.service.rest.routing import SEEN, Router, Served, Who, Workspace, knows
 from curate.service.samples.looking import SAMPLE, Looked, RunName, looked
 from curate.service.service import Service
 from curate.service.shapes import Shape
@@ -84,15 +85,17 @@ def get_map(
     return made_map(service, who, run, stage, colour, alive, workspace)[1].shape
 
 
-@router.get("/runs/{run}/map/points", responses=SAMPLE, response_class=Response)
+@router.get("/runs/{run}/map/points", responses=SAMPLE | SEEN, response_class=Response)
 def get_map_points(
-    service: Served, who: Who, run: RunName, stage: MapStage = None, colour: ColourBy = "", alive: AliveAt = "",
-    workspace: Workspace = None,
+    request: Request, service: Served, who: Who, run: RunName, stage: MapStage = None, colour: ColourBy = "",
+    alive: AliveAt = "", workspace: Workspace = None,
 ) -> Response:  # fmt: skip
     """The n points of a map in a random order, so that the first ones are a fair sample: x and y as n pairs of 32-bit
     floats, little-endian, then the line of the legend as n bytes, then 1 or 0 for alive as n bytes."""
     found = made_map(service, who, run, stage, colour, alive, workspace)[1]
     headers = {"Cache-Control": "private, no-cache", "ETag": f'"{found.shape.version}"'}
+    if knows(request, found.shape.version):
+        return Response(status_code=304, headers=headers)
     return Response(found.sent, 200, headers, "application/octet-stream")
 
 
@@ -112,9 +115,10 @@ def made_map(
         arrays = (found.xy.astype("<f4"), found.category, found.alive, *places)
         data = b"".join(array.tobytes() for array in arrays)
         service.maps.put(name, data)
+        version = hashlib.sha256(data).hexdigest()[:16]
         legend = [LegendLine.model_validate(vars(line)) for line in found.legend]
         shape = MapShape(
-            run=run, stage=found.stage, column=found.column, map=found.map, version=name[:16],
+            run=run, stage=found.stage, column=found.column, map=found.map, version=version,
             points=len(found.xy), alive=int(found.alive.sum()), shards=len(found.shards), whole=found.whole,
             extent=found.extent, legend=legend,
         )  # fmt: skip

@@ -65,6 +65,10 @@ def test_points_as_bytes(client: TestClient, people: People) -> None:
     answer = client.get(f"{API}/points", params={"colour": "cluster_1", "alive": "half"}, headers=viewer)
     assert answer.headers["content-type"] == "application/octet-stream" and len(answer.content) == 10 * about["points"]
     count = about["points"]
+    seen = viewer | {"If-None-Match": answer.headers["etag"]}
+    for params, wanted in (({}, (200, 10 * count)), ({"colour": "cluster_1", "alive": "half"}, (304, 0))):
+        again = client.get(f"{API}/points", params=params, headers=seen)
+        assert (again.status_code, len(again.content)) == wanted
     category, alive = (np.frombuffer(answer.content, np.uint8, count, at * count) for at in (8, 9))
     assert np.bincount(category).tolist() == [line["points"] for line in about["legend"]]
     assert alive.sum() == about["alive"] == ROWS // 2

@@ -14,6 +14,7 @@ from curate.service.pages.data.tiles import texts, tiles
 from curate.service.pages.forms import Pages
 from curate.service.pages.kit import Visit, Visiting, count, link, page, part
 from curate.service.problems import InvalidProblem, NotFoundProblem
+from curate.service.rest.routing import knows
 from curate.service.samples.looking import Looked
 from curate.service.samples.slices import ALL, listed, read, slice_of
 from curate.service.samples.thumbnails import get_file, get_thumbnail
@@ -163,7 +164,7 @@ def thumbnail(visit: Visiting, run_id: str, shard: str, row: int, side: int = 16
     if not small.data:
         return Response(_drawing(small.reason), 200, {"Cache-Control": "no-store"}, "image/svg+xml")
     headers = {"Cache-Control": KEEP, "ETag": f'"{small.tag}"'}
-    if visit.request.headers.get("if-none-match") == headers["ETag"]:
+    if knows(visit.request, small.tag):
         return Response(status_code=304, headers=headers)
     return Response(small.data, 200, headers, "image/webp")
 
