@@ -27,7 +27,8 @@ submit = typer.Typer()
 
 Recipe = Annotated[Path, typer.Argument(help="The recipe's YAML file.", readable=False)]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", "-s", help="variable=value or stage.parameter=value; may be repeated.")
+    list[str] | None,
+    typer.Option("--set", "-s", help="variable=value, stage.parameter=value or stage={op: …}; may be repeated."),
 ]
 Sample = Annotated[
     str,

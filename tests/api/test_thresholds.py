@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,7 @@ import pytest
 from curate.api import Pipeline, Run, RunRecord, Workspace, make_stage
 from curate.api.thresholds import distribution
 from curate.api.thresholds.distribution import counted, sampled
-from curate.api.thresholds.rules import Rule, changed_recipe, rules
+from curate.api.thresholds.rules import Rule, rules, sets
 from curate.core.contracts import Batch
 from curate.core.errors import InputError
 from curate.engine.run import run
@@ -158,22 +158,11 @@ def test_a_wrong_column_is_one_line(record: RunRecord, column: str, message: str
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_the_recipe_with_another_threshold(record: RunRecord) -> None:
-    stages = {
-        name: {"op": one["op"], "from": one["from"][0], **one["parameters"]} if one["from"] else {"op": one["op"]}
-        for name, one in record.record["stages"].items()
-    }
-    record = RunRecord(record.storage, record.record | {"recipe": {"vars": {}, "stages": stages}}, record.result)
-    moved = changed_recipe(record, rule(record, "lit", "brightness"), 127.5)
-    assert moved["stages"]["lit"]["keep"] == "brightness > 127.5 and number < 200"
-    sized = changed_recipe(record, rule(record, "size", "least(width, height)"), 6.0)
-    assert sized["stages"]["size"]["min_side"] == 6 and record.record["recipe"]["stages"]["size"]["min_side"] == 4
-    added = changed_recipe(record, Rule("odd", "number", "<="), 100)["stages"]
-    assert added["odd_kept"] == {"op": "filter.where", "from": "odd", "keep": "number <= 100", "reason": "too_high"}
-    assert added["lit"]["from"] == added["known"]["from"] == "odd_kept" and list(added).index("odd_kept") == 5
-
-
-def test_a_record_without_a_recipe_says_so(record: RunRecord, tmp_path: Path) -> None:
-    bare = RunRecord(record.storage, {**record.record, "recipe": None}, record.result)
-    with pytest.raises(InputError, match="has no recipe with this stage"):
-        changed_recipe(bare, rule(record, "lit", "number"), 3)
+def test_what_sets_another_threshold(record: RunRecord) -> None:
+    assert sets(record, rule(record, "lit", "brightness"), 127.5) == ['lit.keep="brightness > 127.5 and number < 200"']
+    assert sets(record, rule(record, "size", "least(width, height)"), 6.0) == ["size.min_side=6"]
+    filtered, *readers = sets(record, Rule("odd", "number", "<="), 100)
+    name, _, stage = filtered.partition("=")
+    assert (name, sorted(readers)) == ("odd_kept", ['known.from="odd_kept"', 'lit.from="odd_kept"'])
+    wanted = {"op": "filter.where", "from": "odd", "keep": "number <= 100", "reason": "too_high"}
+    assert json.loads(stage) == wanted

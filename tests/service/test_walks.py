@@ -54,6 +54,11 @@ def test_why_an_image_is_missing_and_a_dataset_without_three(
         page.locator(".tile").first.click()
         assert "The stage size rejected it: too small" in page.locator("main").inner_text()
 
+        page.goto(f"{site.url}/runs/{run}/thresholds?stage=inspect&column=width&at=20")
+        page.get_by_role("button", name="Plan a run with it").click()
+        assert "inspect_kept" in page.get_by_label("More settings").input_value()
+        assert "inspect_kept" in page.locator("table").first.inner_text()  # a stage of the plan
+
         page.get_by_label("Find samples by key").fill("red bicycle")
         page.keyboard.press("Enter")
         for place in range(3):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from curate.api.recipes import free_name, with_parameter, with_stage
+from curate.api.recipes import free_name, set_parameter, set_stage
 from curate.engine.record.live import WITH_ROWS, LiveRows
 from curate.engine.record.runs import RunRecord
 
@@ -105,11 +105,12 @@ def ends(op: str, rule: Rule) -> tuple[Any, Any]:
     return rule.value(-FARTHEST if low else FARTHEST), rule.value(FARTHEST if low else -FARTHEST)
 
 
-def changed_recipe(run: RunRecord, rule: Rule, at: float) -> dict[str, Any]:
-    """The run's recipe with another threshold; with a new rule, the stages after `rule.stage` read a new filter."""
+def sets(run: RunRecord, rule: Rule, at: float) -> list[str]:
+    """Values of `--set` that give the run's recipe another threshold; with a new rule, the stages after `rule.stage`
+    read a new filter."""
     if rule.parameter:
-        return with_parameter(run, rule.stage, rule.parameter, rule.value(at))
-    return with_stage(run, free_name(run, f"{rule.stage}_kept"), new_filter(rule, at))
+        return set_parameter(rule.stage, rule.parameter, rule.value(at))
+    return set_stage(run, free_name(run, f"{rule.stage}_kept"), new_filter(rule, at))
 
 
 def new_filter(rule: Rule, at: float) -> dict[str, Any]:

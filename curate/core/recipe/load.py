@@ -26,7 +26,8 @@ TOP = ("vars", "workspace", "stages", "description")
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Pipeline:
-    """Read, override (`name=value` for a var, `stage.parameter=value` for a parameter), build and check a recipe."""
+    """Read, override (`name=value` for a var, `stage.parameter=value` for a parameter, `stage={op: …}` for a stage),
+    build and check a recipe."""
     return _build(Document.read(path), overrides)
 
 
@@ -102,6 +103,8 @@ def _override(document: Document, given: str) -> None:
         variables[name] = value
     elif parameter and isinstance(stages.get(stage), dict):
         document.override(name, ("stages", stage, *parameter), value)
+    elif not parameter and isinstance(value, dict) and "op" in value:
+        stages[stage] = value
     else:
         known = [*variables, *(f"{s}.…" for s in stages)]
         hint = did_you_mean(name, known, f"{document.file} has {', '.join(known)}")

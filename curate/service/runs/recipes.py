@@ -9,6 +9,8 @@ from typing import Any
 
 from sqlalchemy import select
 
+from curate.api import RunRecord
+from curate.api.recipes import recipe_of
 from curate.core.errors import CurateError
 from curate.core.recipe.document import Document
 from curate.service.auth.roles import Principal, Role
@@ -18,6 +20,7 @@ from curate.service.policy.rules import Rules
 from curate.service.policy.sandbox import Outcome
 from curate.service.problems import InvalidProblem, PolicyProblem, Problem, TooLargeProblem
 from curate.service.rest.routing import CHECKS, Router, Served, Who, problems
+from curate.service.runs.finding import FoundRun
 from curate.service.runs.shapes import Checked, Mistake, Planned, PlanStage, RecipeOrder, StageLine
 from curate.service.service import Service
 from curate.service.shapes import Shape
@@ -71,6 +74,14 @@ class Admitted:
     needs: dict[str, Any]
     """{"gpus": most of a task, "stage": the stage that needs them}."""
     stages: list[StageLine]
+
+
+def changed(one: FoundRun, record: RunRecord, sets: list[str]) -> RecipeOrder:
+    """A run's recipe with further values of `set`: as it was submitted, or from the run's record if the service has not
+    submitted it. Raises InputError if the record has none."""
+    if one.row is None:
+        return RecipeOrder(workspace=one.place.name, recipe=recipe_of(record), set=sets)
+    return RecipeOrder(workspace=one.place.name, recipe=one.row.recipe, set=[*one.row.sets, *sets])
 
 
 @router.post("/recipes/check", dependencies=CHECKS, responses=CHECKED)

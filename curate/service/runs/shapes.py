@@ -23,7 +23,7 @@ class RecipeOrder(Order):
     recipe: str = Field(min_length=1)
     """YAML."""
     set: Sets = Field(default=[], max_length=200)
-    """`variable=value` or `stage.parameter=value`."""
+    """`variable=value`, `stage.parameter=value` or `stage={op: …}`."""
 
 
 class RunOptions(Order):

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from curate.api.recipes import as_yaml
 from curate.api.thresholds.distribution import Distribution, counted, sampled
-from curate.api.thresholds.rules import SIGNS, Rule, changed_recipe, new_filter, numbers_of, rules
+from curate.api.thresholds.rules import SIGNS, Rule, new_filter, numbers_of, rules, sets
 from curate.core.errors import CurateError, InputError
 from curate.service.problems import InvalidProblem
 from curate.service.runs.finding import FoundRun
+from curate.service.runs.recipes import changed
 from curate.service.runs.shapes import RecipeOrder
 from curate.service.service import Service
 
@@ -94,14 +95,9 @@ def lines(of: Moved) -> str:
 
 
 def order(of: Moved) -> RecipeOrder:
-    """The run's recipe with the threshold, to check, plan or submit: as it was submitted, or from the run's record if
-    the service has not submitted it, and for a new filter, which is a stage more."""
-    one, rule = of.one, of.rule
-    if one.row is not None and rule.parameter:
-        sets = [*one.row.sets, f"{rule.stage}.{rule.parameter}={_json(of)}"]
-        return RecipeOrder(workspace=one.place.name, recipe=one.row.recipe, set=sets)
-    made = changed_recipe(one.workspace.run(one.attempt_id).record, rule, of.at)
-    return RecipeOrder(workspace=one.place.name, recipe=as_yaml(made))
+    """The run's recipe with the threshold, to check, plan or submit."""
+    record = of.one.workspace.run(of.one.attempt_id).record
+    return changed(of.one, record, sets(record, of.rule, of.at))
 
 
 def _json(of: Moved) -> str:

@@ -136,6 +136,16 @@ def test_a_key_set_twice() -> None:
     rejects(GOOD + "stages: {}\n", "r.yaml:21: stages is set twice (first in line 6)")
 
 
+def test_a_set_of_a_stage() -> None:
+    more = f"more={{op: {TOYS}:Shifted, from: pool, shift: 2.0}}"
+    made = recipe.parse(GOOD, [more, f"total={{op: {TOYS}:Total, from: more}}", "more.shift=4.0"])
+    assert made.nodes["more"].stage.shift == 4.0  # type: ignore[attr-defined]
+    assert made.nodes["total"].inputs == ("more",) and made.nodes["brighter"].ports == {"total": "total"}
+    rejects(GOOD, "r.yaml:6: more.op: unknown stage 'nothing'; `curate ops` lists them", "more={op: nothing}")
+    with pytest.raises(RecipeError, match=r"^--set more: no such variable or stage"):
+        recipe.parse(GOOD, ["more={from: pool}"])
+
+
 def test_invalid_sets() -> None:
     rejects(GOOD, "--set drk: no such variable or stage; did you mean 'dark'?", "drk=1")
     rejects(

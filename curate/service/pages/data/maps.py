@@ -9,7 +9,7 @@ import pyarrow as pa
 from fastapi import Response
 
 from curate.api import Polygon, Slice, SlicePage
-from curate.api.recipes import as_yaml, free_name, with_stage
+from curate.api.recipes import as_yaml, free_name, set_stage
 from curate.api.slices import NAMED, name_of
 from curate.core.errors import CurateError, InputError
 from curate.html.scatter import scatter
@@ -19,6 +19,7 @@ from curate.service.pages.data.tiles import tiles
 from curate.service.pages.forms import Pages
 from curate.service.pages.kit import Visit, Visiting, fragment, link, page, part
 from curate.service.problems import InvalidProblem
+from curate.service.runs.recipes import changed
 from curate.service.samples.looking import Looked
 from curate.service.samples.maps import MapBytes, MapShape, made_map
 from curate.service.samples.search import search
@@ -174,11 +175,11 @@ def _recipe(seen: Looked, query: dict[str, str], found: MapShape, polygon: Polyg
     }  # fmt: skip
     name = free_name(record, "region")
     try:
-        recipe = as_yaml(with_stage(record, name, stage, [before])) if before else None
+        order = changed(seen.one, record, set_stage(record, name, stage, [before])) if before else None
     except InputError:
-        recipe = None
+        order = None
     return {
-        "lines": as_yaml({name: stage}), "name": name, "side": side, "reason": reason, "recipe": recipe,
-        "before": before, "befores": [(one, one) for one in befores], "place": seen.one.place.name,
+        "lines": as_yaml({name: stage}), "name": name, "side": side, "reason": reason, "order": order,
+        "before": before, "befores": [(one, one) for one in befores],
         "may": seen.role.covers(Role.OPERATOR),
     }  # fmt: skip
