@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +16,7 @@ from curate.api.thresholds import distribution
 from curate.api.thresholds.distribution import counted, sampled
 from curate.api.thresholds.rules import Rule, rules, sets
 from curate.core.contracts import Batch
-from curate.core.errors import InputError
+from curate.core.errors import CorruptError, InputError
 from curate.engine.run import run
 from tests.engine import toys
 
@@ -166,3 +168,47 @@ def test_what_sets_another_threshold(record: RunRecord) -> None:
     assert (name, sorted(readers)) == ("odd_kept", ['known.from="odd_kept"', 'lit.from="odd_kept"'])
     wanted = {"op": "filter.where", "from": "odd", "keep": "number <= 100", "reason": "too_high"}
     assert json.loads(stage) == wanted
+
+
+@pytest.mark.parametrize(
+    ("keep", "columns"),
+    [
+        ("width * height > 1600", []), ("width + number > 20", []), ("-number > 3", []), ("2*number > 1", []),
+        ("number > 3 + 1", []), ("(number > 3) = false", []), ("(number > 3) is false", []), ("abs(number > 3)", []),
+        ("coalesce(number > 3, true)", []), ("length(caption) / width > 2 or number > 3", ["number"]),
+        ("number > 3 and (width > 2 or height <= 9.5) AND \"meta.a\" < -1", ["number", "width", "height", "meta.a"]),
+        ("(number > 3 and width > 2) = (height > 1)", []), ("true = (number > 3 and width > 2)", []),
+        (f"number > {2**53}", []), (f"number > {2**53 - 1}", ["number"]),
+    ],
+)  # fmt: skip
+def test_only_a_whole_comparison_has_a_threshold(record: RunRecord, keep: str, columns: list[str]) -> None:
+    about = record.record["stages"]["lit"]
+    stages = {"lit": about | {"parameters": about["parameters"] | {"keep": keep}}}
+    found = rules(RunRecord(record.storage, record.record | {"stages": stages}, record.result))
+    assert [one.column for one in found] == columns
+    for one in found:
+        assert "".join((one.words[0], keep[len(one.words[0]) : len(keep) - len(one.words[1])], one.words[1])) == keep
+
+
+def test_a_rule_that_does_not_decide_alone_is_one_line(record: RunRecord) -> None:
+    wrong = Rule("lit", "holes", "<", 0.5, "keep", ("brightness > 125 and number < ", ""))
+    with pytest.raises(InputError, match=r"^column: holes < 0\.5 does not alone decide what lit rejects"):
+        sampled(record, wrong)
+
+
+def test_shards_that_are_lost_are_left_out_and_counted(done: Run, tmp_path: Path) -> None:
+    place = tmp_path / "workspace"
+    shutil.copytree(done.workspace.url, place)
+    found = Workspace(str(place)).run("one").record
+    facts = sorted((place / "facts/toy.brightness").rglob("0*.parquet"))
+    for file in facts[:3]:
+        file.unlink()
+    bright = rule(found, "lit", "brightness")
+    whole, first = counted(done.record, sampled(done.record, bright)), sampled(found, bright)
+    some = counted(found, first)
+    assert (first.lost, some.lost, some.shards, some.exact) == (3, 3, ROWS // SHARD_ROWS - 3, True)
+    assert whole.band("reached").rows - some.band("reached").rows == 3 * SHARD_ROWS
+    for file in facts[3:]:
+        file.unlink()
+    with pytest.raises(CorruptError, match="this table of facts is corrupt or missing"):
+        sampled(found, bright)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from curate.api.slices import Slice
 from curate.api.stages import make_stage
 from curate.api.tables import READERS
-from curate.api.thresholds.rules import NUMBER, Rule, ends, is_number, plain
-from curate.core.errors import InputError
+from curate.api.thresholds.rules import EXACT, NUMBER, Rule, ends, is_number, plain
+from curate.core.errors import CorruptError, InputError
 from curate.engine.record.live import LiveRows
 from curate.engine.record.runs import RunRecord
 from curate.engine.units.common import fetched
@@ -34,6 +34,18 @@ TAIL = 0.005
 """Share of the rows below the first and above the last bin: a few outliers would make all others one bin."""
 NEAR, FEW = 0.003, 24
 """Share and number of the rows on one side of a threshold that count as near it."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """A shard that was read."""
+
+    values: NDArray[Any]
+    """(n,), of the rows that reach the rule and that it decides."""
+    always: int
+    """Rows that pass at every threshold."""
+    never: int
+    rows: int
 
 
 class Values:
@@ -57,17 +69,18 @@ class Values:
             except (ValueError, InputError) as error:
                 raise InputError(f"column: {error}") from None
         self.judges: list[Any] = []
-        """The filter at the thresholds that reject fewest and most rows; empty for a new rule."""
+        """The filter at the thresholds that reject fewest and most rows, and as it is; empty for a new rule."""
+        self.lost: set[int] = set()
+        """Places of shards that cannot be read."""
         if rule.parameter:
             about = run.record["stages"][rule.stage]
-            both = ends(about["op"], rule)
-            self.judges = [make_stage(about["op"], **about["parameters"] | {rule.parameter: end}) for end in both]
+            given = about["parameters"]
+            each = [given | {rule.parameter: end} for end in ends(about["op"], rule)]
+            self.judges = [make_stage(about["op"], **one) for one in (*each, given)]
         judged = [name for judge in self.judges for name in judge.reads()]
         self.read = list(dict.fromkeys([*self.columns, *judged, *(["key"] if "key" in "".join(rule.words) else [])]))
 
-    def shard(self, place: int) -> tuple[NDArray[Any], int, int]:
-        """(values (n,) of the rows that reach the rule and that it decides, number of those that pass and of those that
-        fail at every threshold)."""
+    def shard(self, place: int) -> Read:
         table, reached, why = self.rows.judged(self.rows.shards[place], self.read)
         if self.judges:
             reached = reached | np.not_equal(why, np.array(None))
@@ -76,11 +89,38 @@ class Values:
             found = self.expression.measure(pl.from_arrow(table.select(self.columns)))  # type: ignore[arg-type]
             column = pa.chunked_array([found.to_arrow()])
         decides, always = reached & column.is_valid().to_numpy(), np.zeros(len(reached), bool)
+        values = column.fill_null(0).to_numpy()
         if self.judges:
-            fewest, most = (pc.is_null(judge.keep(table)).to_numpy(zero_copy_only=False) for judge in self.judges)
+            fewest, most, now = (pc.is_null(judge.keep(table)).to_numpy(zero_copy_only=False) for judge in self.judges)
             decides, always = decides & fewest & ~most, reached & fewest & most
-        values = column.fill_null(0).to_numpy()[decides]
-        return values, int(always.sum()), int(reached.sum() - always.sum() - decides.sum())
+            self._check(values[decides], now[decides])
+        values = values[decides]
+        if values.dtype.kind in "iu" and len(values) and max(-int(values.min()), int(values.max())) > EXACT:
+            raise InputError(f"column: {self.rule.column}: has whole numbers beyond 2^53, which are not all told apart")
+        never = int(reached.sum() - always.sum() - decides.sum())
+        return Read(values, int(always.sum()), never, self.rows.shards[place].rows)
+
+    def _check(self, values: NDArray[Any], kept: NDArray[np.bool_]) -> None:
+        """Whether the rows (n,) that the rule decides are those that pass at its present threshold."""
+        rule = self.rule
+        if rule.at is None:
+            return
+        at = values.dtype.type(rule.at) if values.dtype.kind == "f" else rule.at
+        if (rule.passes(values, at) != kept).any():
+            told = f"{rule.column} {rule.sign} {plain(rule.at)}"
+            raise InputError(f"column: {told} does not alone decide what {rule.stage} rejects; choose another column")
+
+    def shards(self, places: Sequence[int]) -> Iterator[Read]:
+        """Each that can be read; `lost` has the others."""
+
+        def read(place: int) -> Read | None:
+            try:
+                return self.shard(place)
+            except CorruptError:
+                self.lost.add(place)
+                return None
+
+        return (one for one in fetched(read, places, READERS) if one is not None)
 
 
 @dataclass(frozen=True)
@@ -113,6 +153,8 @@ class Distribution:
     """(m,): all rows of the shards read."""
     shards: int
     all_rows: int
+    lost: int
+    """Shards that cannot be read; their rows are not counted."""
 
     @property
     def exact(self) -> bool:
@@ -208,35 +250,37 @@ def sampled(run: RunRecord, rule: Rule, at: float | None = None, seconds: float 
     until = time.monotonic() + seconds
     values = Values(run, rule)
     order = sorted(range(len(values.rows.shards)), key=lambda place: values.rows.shards[place].id)
-    read: list[tuple[NDArray[Any], int, int]] = []
-    while len(read) < min(SAMPLE, len(order)) and (len(read) < LEAST or time.monotonic() < until):
-        read += fetched(values.shard, order[len(read) : min(SAMPLE, len(read) + AT_ONCE)], READERS)
-    edges, bars = _edges([one for one, *_ in read], [one for one in (rule.at, at) if one is not None])
-    return _counted(values, edges, bars, read, order[: len(read)])
+    read: list[Read] = []
+    tried = 0
+    while len(read) < SAMPLE and tried < len(order) and (tried < LEAST or time.monotonic() < until):
+        read += values.shards(order[tried : tried + AT_ONCE])
+        tried += AT_ONCE
+    edges, bars = _edges([one.values for one in read], [one for one in (rule.at, at) if one is not None])
+    return _counted(values, edges, bars, read)
 
 
 def counted(run: RunRecord, first: Distribution) -> Distribution:
     """From all shards, at the edges of a sample."""
     values = Values(run, first.rule)
-    places = range(len(values.rows.shards))
-    read = fetched(values.shard, places, READERS)
-    return _counted(values, first.edges, first.bars, read, places)
+    return _counted(values, first.edges, first.bars, values.shards(range(len(values.rows.shards))))
 
 
-def _counted(
-    values: Values, edges: NDArray[np.float64], bars: NDArray[np.int64], read: Any, places: Sequence[int]
-) -> Distribution:
-    side = "right" if values.rule.sign in (">=", "<") else "left"
-    counts, fixed = np.zeros((len(places), len(edges) + 1), np.int64), np.zeros((2, len(places)), np.int64)
-    for line, (found, always, never) in enumerate(read):
-        narrow = edges.astype(found.dtype) if found.dtype.kind == "f" else edges  # 0.7 is the column's 0.7
-        counts[line] = np.bincount(np.searchsorted(narrow, found, side=side), minlength=len(edges) + 1)  # type: ignore[call-overload]
-        fixed[:, line] = always, never
-    shards = values.rows.shards
-    rows = np.array([shards[place].rows for place in places], np.int64)
+def _counted(values: Values, edges: NDArray[np.float64], bars: NDArray[np.int64], read: Iterable[Read]) -> Distribution:
+    side: Literal["left", "right"] = "right" if values.rule.sign in (">=", "<") else "left"
+    counts, fixed = list[NDArray[np.int64]](), list[tuple[int, int, int]]()
+    for one in read:
+        narrow = edges.astype(one.values.dtype) if one.values.dtype.kind == "f" else edges  # 0.7 is the column's 0.7
+        places = np.searchsorted(narrow, one.values, side=side)
+        counts.append(np.bincount(places, minlength=len(edges) + 1))
+        fixed.append((one.always, one.never, one.rows))
+    if values.lost and not counts:
+        raise InputError(f"stage: {values.rule.stage}: none of its shards can be read; run the recipe again")
+    always, never, rows = np.array(fixed, np.int64).reshape(-1, 3).T
+    left = [shard.rows for place, shard in enumerate(values.rows.shards) if place not in values.lost]
+    table = np.array(counts, np.int64).reshape(-1, len(edges) + 1)
     return Distribution(
-        values.rule, tuple(values.columns), edges, bars, counts, fixed[0], fixed[1], rows, len(shards),
-        sum(shard.rows for shard in shards),
+        values.rule, tuple(values.columns), edges, bars, table, always, never, rows, len(left), sum(left),
+        len(values.lost),
     )  # fmt: skip
 
 

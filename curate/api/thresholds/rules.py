@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +25,12 @@ PARAMETERS = {
 """(op, parameter) -> what it compares, the sign, and the values that reject fewest and most rows."""
 FARTHEST = 1e300
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_COMPARISON = re.compile(rf'(?<![\w.")])("[^"]+"|[A-Za-z_]\w*)\s*(>=|<=|>|<)\s*({NUMBER})(?![\w.]|\s*[-+*/%])')
-_TURNS = re.compile(r"\b(not|case|if|xor|in|between)\b|<>|!=|'|--|/\*", re.IGNORECASE)
+_TERM = re.compile(rf'[\s(]*("[^"]+"|[A-Za-z_]\w*)\s*(>=|<=|>|<)\s*({NUMBER})[\s)]*')
+_JOINED = re.compile(r"\b(?:and|or)\b", re.IGNORECASE)
+_TURNS = re.compile(r"\b(not|case|if|xor|in|between|is)\b|<>|!=|\|\||\)\s*=|=\s*\(|'|--|/\*", re.IGNORECASE)
 """In an expression with one of these, fewer rows may pass at a looser threshold, or a number may be a text."""
+EXACT = 2**53
+"""Whole numbers from here on are not all numbers of float64."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +52,9 @@ class Rule:
         """The parameter with another threshold."""
         return "".join((self.words[0], plain(at), self.words[1])) if any(self.words) else _whole(at)
 
-    def passes(self, value: float, at: float) -> bool:
-        return {">=": value >= at, ">": value > at, "<=": value <= at, "<": value < at}[self.sign]
+    def passes(self, value: Any, at: Any) -> Any:
+        """Whether a value, or each of an array, passes."""
+        return {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}[self.sign](value, at)
 
 
 def plain(number: float) -> str:
@@ -74,10 +80,20 @@ def rules(run: RunRecord) -> list[Rule]:
         text = given.get("keep") if about["op"] == "filter.where" and not given.get("items") else None
         if not isinstance(text, str) or _TURNS.search(text):
             continue
-        for match in _COMPARISON.finditer(text):
-            words = text[: match.start(3)], text[match.end(3) :]
-            found.append(Rule(stage, match[1].strip('"'), match[2], float(match[3]), "keep", words))
+        for column, sign, start, end in _compared(text):
+            words, at = (text[:start], text[end:]), float(text[start:end])
+            if abs(at) < EXACT:
+                found.append(Rule(stage, column, sign, at, "keep", words))
     return found
+
+
+def _compared(text: str) -> Iterator[tuple[str, str, int, int]]:
+    """(column, sign, start and end of the number) of each comparison of a column with a number that is a whole term of
+    an `and` or an `or`."""
+    bounds = [(one.start(), one.end()) for one in _JOINED.finditer(text)]
+    for start, end in zip([0, *(end for _, end in bounds)], [*(start for start, _ in bounds), len(text)], strict=True):
+        if match := _TERM.fullmatch(text, start, end):
+            yield match[1].strip('"'), match[2], match.start(3), match.end(3)
 
 
 def stages_of(run: RunRecord) -> list[str]:

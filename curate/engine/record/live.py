@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from curate.core.errors import InputError, did_you_mean
+from curate.core.errors import CorruptError, InputError, did_you_mean
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, reading
 from curate.core.nouns.masks import ALIVE, NO_ITEMS, NO_REASON, Reasons
@@ -65,13 +65,19 @@ class LiveRows:
         """The last ones first: they know of the most stages."""
 
     def _fields(self, name: str) -> list[pa.Field]:
-        """Columns of a Map, from one of its tables."""
+        """Columns of a Map, from the first of its tables that can be read."""
+        lost: CorruptError | None = None
         for shard, number in numbers(self.storage.url, self.bases[name]).items():
             if number:
                 path = facts.table_path(self.outputs[name]["path"], shard, number)
                 remedy = "remove this folder and masks, and rerun the recipe"
-                with reading(self.storage, path, "table of facts", remedy), self.storage.open(path) as file:
-                    return [field for field in pq.read_schema(file) if not field.name.startswith("_")]
+                try:
+                    with reading(self.storage, path, "table of facts", remedy), self.storage.open(path) as file:
+                        return [field for field in pq.read_schema(file) if not field.name.startswith("_")]
+                except CorruptError as error:
+                    lost = error
+        if lost is not None:
+            raise lost
         return []
 
     def field(self, column: str) -> pa.Field:

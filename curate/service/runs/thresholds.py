@@ -38,8 +38,7 @@ class Moved:
 
 def rules_of(service: Service, one: FoundRun) -> list[Rule]:
     """The thresholds of the run's filters."""
-    seconds = 600.0 if one.over else 30.0
-    return _asked(service, one, "rules", lambda: rules(one.workspace.run(one.attempt_id).record), seconds)
+    return _asked(service, one, "rules", lambda: rules(one.workspace.run(one.attempt_id).record))
 
 
 def columns_of(service: Service, one: FoundRun, stage: str) -> list[str]:
@@ -79,10 +78,10 @@ def move(service: Service, one: FoundRun, rule: Rule, at: float | None = None, e
     return Moved(one, rule, known or first, at, note, pending=known is None)
 
 
-def _asked(service: Service, one: FoundRun, about: object, make: Callable[[], T], seconds: float = 600.0) -> T:
+def _asked(service: Service, one: FoundRun, about: object, make: Callable[[], T]) -> T:
     key = ("threshold", one.place.id, one.attempt_id, about)
     try:
-        return service.kept.get(key, make, f"thresholds of run {one.id}", seconds=seconds)
+        return service.kept.get(key, make, f"thresholds of run {one.id}", seconds=600.0 if one.over else 15.0)
     except InputError as error:
         raise InvalidProblem(str(error)) from None
 
