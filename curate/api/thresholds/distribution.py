@@ -253,8 +253,9 @@ def sampled(run: RunRecord, rule: Rule, at: float | None = None, seconds: float 
     read: list[Read] = []
     tried = 0
     while len(read) < SAMPLE and tried < len(order) and (tried < LEAST or time.monotonic() < until):
-        read += values.shards(order[tried : tried + AT_ONCE])
-        tried += AT_ONCE
+        some = order[tried : tried + min(AT_ONCE, SAMPLE - len(read))]
+        read += values.shards(some)
+        tried += len(some)
     edges, bars = _edges([one.values for one in read], [one for one in (rule.at, at) if one is not None])
     return _counted(values, edges, bars, read)
 

@@ -164,7 +164,7 @@ def thumbnail(visit: Visiting, run_id: str, shard: str, row: int, side: int = 16
     if not small.data:
         return Response(_drawing(small.reason), 200, {"Cache-Control": "no-store"}, "image/svg+xml")
     headers = {"Cache-Control": KEEP, "ETag": f'"{small.tag}"'}
-    if knows(visit.request, small.tag):
+    if knows(visit.request.headers.get("if-none-match", ""), small.tag):
         return Response(status_code=304, headers=headers)
     return Response(small.data, 200, headers, "image/webp")
 
