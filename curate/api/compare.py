@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from curate.api.slices import Slice, SlicePage, SliceReader
@@ -19,6 +20,8 @@ from curate.engine.record.runs import RunRecord
 from curate.engine.units.common import fetched
 
 GAINED, LOST = "gained", "lost"
+MOST_MOVED = 2_000_000
+MOVED = pa.schema([("key", pa.string()), ("alive", pa.bool_()), ("reason", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -38,41 +41,80 @@ def shared_stages(first: RunRecord, second: RunRecord) -> list[str]:
 
 
 class Comparison:
-    """Raises InputError if the runs share no stage with rows, or no shard."""
+    """Rows of a shard that both runs have are compared by their place, others by key. Raises InputError if the runs
+    share no stage with rows."""
 
     def __init__(self, first: RunRecord, second: RunRecord, stage: str = "") -> None:
         self.stages = shared_stages(first, second)
-        names = f"runs {first.run_id} and {second.run_id}"
         if not self.stages:
+            names = f"runs {first.run_id} and {second.run_id}"
             raise InputError(f"{names} have no stage in common that passes on rows; compare runs of one recipe")
         self.stage = stage or self.stages[0]
         self.readers = [SliceReader(run, Slice(self.stage)) for run in (first, second)]
         self.held = [{shard.id: place for place, shard in enumerate(one.reads.rows.shards)} for one in self.readers]
-        if not self.held[0].keys() & self.held[1].keys():
-            pools = " and ".join(one.reads.rows.bases[one.reads.rows.pool] for one in self.readers)
-            raise InputError(f"{names} have no shard in common at {self.stage} ({pools}), so their keys differ")
 
     @cached_property
     def shards(self) -> list[str]:
         """Ids of the shards of either run, those of the first run first."""
         return list(dict.fromkeys([*self.held[0], *self.held[1]]))
 
-    def alive(self, shard: str) -> list[NDArray[np.bool_]]:
-        """Which rows (n,) of a shard pass in the first run, and in the second one; none if it has no such shard."""
-        found = [self._alive(side, shard) for side in (0, 1)]
-        rows = max(len(one) for one in found)
-        return [one if len(one) else np.zeros(rows, bool) for one in found]
+    def _fate(self, side: int, shard: str) -> pa.Table:
+        """`alive` and `reason` of the rows of a shard of one run, in the other run: false and null if it has none."""
+        rows, place = self.readers[1 - side].reads.rows, self.held[1 - side].get(shard)
+        if place is not None:
+            _, alive, why = rows.judged(rows.shards[place], [])
+            return pa.table({"alive": alive, "reason": pa.array(why, pa.string())})
+        keys = self._judged(side, shard).column("key")
+        found = self._moved[1 - side]
+        places = pc.index_in(keys, value_set=found.column("key"))
+        fate = found.select(["alive", "reason"]).take(places)
+        return fate.set_column(0, "alive", fate.column("alive").fill_null(False))
 
-    def _alive(self, side: int, shard: str) -> NDArray[np.bool_]:
-        rows, place = self.readers[side].reads.rows, self.held[side].get(shard)
-        return np.zeros(0, bool) if place is None else rows.judged(rows.shards[place], [])[1]
+    def _judged(self, side: int, shard: str) -> pa.Table:
+        """`key`, `alive` and `reason` of the rows of a shard of one run."""
+        rows = self.readers[side].reads.rows
+        table, alive, why = rows.judged(rows.shards[self.held[side][shard]], ["key"])
+        return pa.table([table.column("key").cast(pa.string()), alive, pa.array(why, pa.string())], MOVED)
+
+    @cached_property
+    def _moved(self) -> list[pa.Table]:
+        """For each run, `_judged` of the rows in shards that it alone has, if the other one has their keys in such a
+        shard. Raises InputError if these are too many."""
+        alone = [[shard for shard in one if shard not in other] for one, other in (self.held, self.held[::-1])]
+        sizes = [
+            sum(one.reads.rows.shards[self.held[side][shard]].rows for shard in alone[side])
+            for side, one in enumerate(self.readers)
+        ]
+        small = int(np.argmin(sizes))
+        if sizes[small] > MOST_MOVED:
+            raise InputError(
+                f"{self.stage}: each run alone has shards with {sizes[small]:,} rows or more; at most "
+                f"{MOST_MOVED:,} are compared by key"
+            )
+        found = [MOVED.empty_table(), MOVED.empty_table()]
+        if sizes[small]:
+            found[small] = self._all(small, alone[small])
+            found[1 - small] = self._all(1 - small, alone[1 - small], found[small].column("key"))
+        return found
+
+    def _all(self, side: int, shards: list[str], keys: pa.ChunkedArray | None = None) -> pa.Table:
+        def read(shard: str) -> pa.Table:
+            table = self._judged(side, shard)
+            return table if keys is None else table.filter(pc.is_in(table.column("key"), value_set=keys))
+
+        return pa.concat_tables([MOVED.empty_table(), *fetched(read, shards, READERS)]).combine_chunks()
 
     def counts(self) -> Changed:
         """Exact, shard by shard."""
 
         def counted(shard: str) -> NDArray[np.int64]:
-            before, after = self.alive(shard)
-            return np.array([(before & after).sum(), (after & ~before).sum(), (before & ~after).sum()], np.int64)
+            side = 0 if shard in self.held[0] else 1
+            own = self._judged(side, shard).column("alive").to_numpy()
+            other = self._fate(side, shard).column("alive").to_numpy()
+            both, mine, others = (own & other).sum(), (own & ~other).sum(), (other & ~own).sum()
+            if side:  # the rows of its keys in the first run are counted there
+                return np.array([0, mine, 0], np.int64)
+            return np.array([both, others if shard in self.held[1] else 0, mine], np.int64)
 
         return Changed(*sum(fetched(counted, self.shards, READERS), np.zeros(3, np.int64)).tolist())
 
@@ -87,17 +129,9 @@ class Comparison:
         return own.page(cursor, limit, seconds, lambda place: self._changed(side, shards[place]), mark)
 
     def _changed(self, side: str, shard: Shard) -> pa.Table:
-        before, after = self.alive(shard.id)
-        changed = after & ~before if side == GAINED else before & ~after
-        own, other = self.readers[side == GAINED], self.readers[side != GAINED]
-        if not changed.any():
-            return own.schema.empty_table()
-        table = own.shard(self.held[side == GAINED][shard.id])
-        table = table.filter(pa.array(changed[table["row"].to_numpy()]))
-        place = self.held[side != GAINED].get(shard.id)
-        if place is None:
-            return table
-        why = other.reads.rows.judged(other.reads.rows.shards[place], [])[2][table["row"].to_numpy()]
-        return table.set_column(
-            table.schema.get_field_index("reason"), own.schema.field("reason"), pa.array(why, pa.string())
-        )
+        mine = int(side == GAINED)
+        own, fate = self.readers[mine], self._fate(mine, shard.id)
+        table = own.shard(self.held[mine][shard.id])
+        fate = fate.take(table.column("row"))
+        table = table.set_column(table.schema.get_field_index("reason"), own.schema.field("reason"), fate["reason"])
+        return table.filter(pc.invert(fate["alive"]))
