@@ -68,6 +68,6 @@ def named(run: RunRecord, text: str) -> pa.Table:
 def reasons(run: RunRecord, text: str) -> list[tuple[str, str, int]]:
     """(stage, reason, rows) of the rejects whose reason, or "stage: reason", contains a text, the most rows first."""
     wanted = "_".join(text.lower().split())
-    lost = [(name, why, rows) for name, entry in run.ledger().items() for why, rows in entry.lost.items() if rows]
+    lost = [(name, why, rows) for name, entry in run.ledger().items() for why, rows in entry.left.items() if rows]
     found = [one for one in lost if wanted in f"{one[0]}:_{one[1]}".lower()]
     return sorted(found, key=lambda one: -one[2])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from curate.api.slices import FIXED, NAMED, Slice, SlicePage, SliceReader, name_of
-from curate.core.nouns.manifest import Manifest, read_lines
+from curate.core.nouns.manifest import Manifest, read_index, read_lines
 from curate.core.nouns.pools import Shard, read_pool, read_shards, shards_of
 from curate.engine.record.runs import RunRecord
 from curate.engine.units.keys import places_of
@@ -34,16 +34,31 @@ def rows_of(run: RunRecord, keys: Sequence[str]) -> SlicePage:
     return _page([found[key] for key in keys if key in found])
 
 
-def children_of(run: RunRecord, shard: str, key: str) -> SlicePage:
-    """The first samples that were derived from one in this shard."""
+def children_of(run: RunRecord, shard: str, *keys: str) -> SlicePage:
+    """The first samples that were derived from those with these keys in this shard."""
     found: list[dict[str, Any]] = []
     for name, base in _pools(run).items():
         shards = read_shards(run.storage, base) if run.pool_above(name) != name else []
         for own in (one for one in shards if one.parent and one.parent_shard().id == shard):
             table = read_pool(run.storage, own.table, ["parent"])
-            hit = pc.indices_nonzero(pc.fill_null(pc.equal(table["parent"], key), False)).to_pylist()
+            hit = pc.indices_nonzero(pc.is_in(table["parent"], pa.array(keys))).to_pylist()
             found += _lines(run, own, hit[: MOST_CHILDREN - len(found)])
     return _page(found)
+
+
+def packed_of(run: RunRecord, rows: SlicePage) -> dict[str, int]:
+    """Dataset's stage -> how many it has of these samples, their children, and so on."""
+    keys, lines = set[str](), rows.table.to_pylist()
+    while lines:
+        keys |= {line["key"] for line in lines}
+        shards = {line["shard"]: [one["key"] for one in lines if one["shard"] == line["shard"]] for line in lines}
+        lines = [line for shard, own in shards.items() for line in children_of(run, shard, *own).table.to_pylist()]
+    packed = dict[str, int]()
+    for name, output in run.outputs.items() if keys else ():
+        if output["base"].startswith("datasets/") and run.storage.exists(f"{output['base']}/index.parquet"):
+            index = read_index(run.storage, output["base"], ["key"], filters=pc.field("key").isin(list(keys)))
+            packed[name] = pc.count_distinct(index["key"]).as_py()
+    return {name: count for name, count in packed.items() if count}
 
 
 def copies_of(run: RunRecord, key: str, limit: int, seconds: float) -> Iterator[tuple[Slice, SlicePage]]:

@@ -12,7 +12,7 @@ from curate.api import find
 from curate.api.clusters import Clusters, clusters_of
 from curate.api.maps import MapPoints, columns_of, points
 from curate.api.pixels import SampleFile
-from curate.api.related import children_of, copies_of, rows_of
+from curate.api.related import children_of, copies_of, packed_of, rows_of
 from curate.api.slices import Region, Slice, SlicePage, SliceReader
 from curate.api.stages import hashtag_map
 from curate.core.errors import RESUMES, CeilingError, CurateError, DrainedError, InputError
@@ -242,6 +242,10 @@ class Run:
     def children_of(self, shard: str, key: str) -> SlicePage:
         """The first samples that were derived from one in this shard."""
         return children_of(self.record, shard, key)
+
+    def packed_of(self, rows: SlicePage) -> dict[str, int]:
+        """Dataset's stage -> how many it has of these samples, their children, and so on."""
+        return packed_of(self.record, rows)
 
     def copies_of(self, key: str, limit: int = 12, seconds: float = 1.0) -> list[tuple[Slice, SlicePage]]:
         """For each stage that finds duplicates: the slice of the copies of a sample, and its first page, from what

@@ -78,8 +78,13 @@ class Entry:
 
     @property
     def lost(self) -> Counter[str]:
-        """Rows that left here, by reason: rejected, unusable or in error."""
+        """Rows that were rejected, unusable or in error, by reason."""
         return self.rejected + self.unusable + self.error
+
+    @property
+    def left(self) -> Counter[str]:
+        """Rows that left here, by reason: those of `lost` that do not continue under `keep_null`."""
+        return self.rejected if self.kept else self.lost
 
     def check(self, stage: str) -> Self:
         left = self.before - self.lost.total() + self.kept - self.after

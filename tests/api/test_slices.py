@@ -10,6 +10,7 @@ import pytest
 from curate.api import Pipeline, Run, Slice, Workspace, make_stage
 from curate.api.slices import name_of
 from curate.core.errors import InputError
+from curate.core.ledger import Entry
 from curate.engine.run import run
 from tests.engine import toys
 
@@ -53,6 +54,16 @@ def test_a_stage_passes_on_and_rejects_what_the_ledger_says(done: Run, stage: st
     assert not {row["key"] for row in alive} & {row["key"] for row in rejected}
     for reason, rows in entry.lost.items():
         assert len(everything(done, Slice(stage, reason))) == rows
+
+
+def test_rows_that_continue_with_nulls_have_not_left() -> None:
+    assert Entry(3, unusable=Counter(a=2), after=3, kept=2).left == Counter()
+    assert Entry(3, unusable=Counter(a=2), after=1).left == Counter(a=2)
+
+
+def test_a_dataset_has_samples_by_their_keys(done: Run) -> None:
+    assert done.packed_of(done.slice(Slice("half"), limit=3)) == {"dataset": 3}
+    assert done.packed_of(done.slice(Slice("half", ""), limit=3)) == {}
 
 
 def test_a_page_holds_no_more_than_its_rows(done: Run) -> None:

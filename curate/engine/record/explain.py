@@ -184,6 +184,8 @@ def story(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Story:
         said = maker.explain(run, name, Explained(shard, row, found["key"], before, rejects)) if maker else None
         if said is not None:
             verdict = {"reject": rejects[name]} if name in rejects else {}
+            if said.get("status") in STATUS[1:] and run.keeps_null(name):
+                verdict["continues"] = "with nulls (keep_null)"
             told.append(_told(name, ops[name], base, said | verdict | items.get(name, {})))
     return Story(run.run_id, found["key"], tuple(told), parent)
 

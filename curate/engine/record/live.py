@@ -197,10 +197,8 @@ class LiveRows:
             if judge.places() is not None:  # a row without items left is rejected
                 reasons = [None if None in (items or ()) else NO_ITEMS for items in reasons]
             return np.array([*reasons, None], object)[:-1]
-        recipe = (self.run.record.get("recipe") or {}).get("stages") or {}  # of records from before the stage had it
-        keeps = about.get("keep_null", recipe.get(name, {}).get("keep_null"))
         table = None
-        if base.startswith("facts/") and not keeps:
+        if base.startswith("facts/") and not self.run.keeps_null(name):
             table = held[name] if name in held else self._facts(name, shard)
         if table is None:
             return np.full(len(rows), None, object)

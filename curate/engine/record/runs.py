@@ -161,6 +161,11 @@ class RunRecord:
         """Stages that make a page."""
         return {name for name, stage in self.record["stages"].items() if stage.get("reports")}
 
+    def keeps_null(self, name: str) -> bool:
+        """Whether rows without the facts of a stage continue, with nulls."""
+        recipe = (self.record.get("recipe") or {}).get("stages") or {}  # of records from before the stage had it
+        return bool(self.record["stages"][name].get("keep_null", recipe.get(name, {}).get("keep_null")))
+
     def pool_of(self, name: str) -> str:
         """The source or Derive that made the rows of a stage."""
         return name if self.record["stages"][name].get("derives") else self.pool_above(name)

@@ -28,6 +28,7 @@ from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem, TooManyProblem
 from curate.service.rest.routing import Served, Who
 from curate.service.runs.shapes import RunLine
+from curate.service.samples import exports
 from curate.service.service import Service
 
 HERE = Path(__file__).parent
@@ -182,7 +183,7 @@ def templates() -> jinja2.Environment:
     }  # fmt: skip
     made.globals |= {
         "version": version(), "icons": icons, "link": link, "said": "", "problem": None, "user": "", "navigation": (),
-        "here": "", "events": "",
+        "here": "", "events": "", "most": exports.MOST,
     }  # fmt: skip
     return made
 

@@ -33,6 +33,8 @@ AT_ONCE = 1000
 FILTERED = 200
 """Keys in one `filter.where`, whose expression has at most 10,000 characters."""
 FILTERS = 50
+MOST = {"rows": MOST_ROWS, "keys": FILTERED * FILTERS, "notebook": AT_ONCE}
+"""Limits that pages name."""
 FORMULA = "^([=+\\-@\t\r\uff1d\uff0b\uff0d\uff20])"
 MORE = "X-Curate-More"
 """Header of an export that has only the first rows."""
@@ -161,7 +163,7 @@ def notebook(seen: Looked, which: Slice, text: str | None, columns: Sequence[str
         "import polars as pl\nfrom curate.api import Slice, Workspace\n\n"
         f"workspace = Workspace({seen.run.workspace.root!r})\nrun = workspace.run({seen.one.attempt_id!r})\n"
         f"which = Slice({which.stage!r}, rejected={which.rejected!r}, where={which.where!r}{within})\n"
-        f"page = run.slice(which, {list(columns)!r}, limit=1000, seconds=60.0)\npl.from_arrow(page.table)",
+        f"page = run.slice(which, {list(columns)!r}, limit={AT_ONCE}, seconds=60.0)\npl.from_arrow(page.table)",
         "from IPython.display import Image, display\n\nfor row in page.table.slice(0, 12).to_pylist():\n"
         '    small = run.file(row["shard"], row["row"]).thumbnail(160)\n'
         '    display(row["key"], Image(small.data) if small.data else small.reason)',

@@ -42,7 +42,7 @@ class Made:
     def rejected(self, stage: str) -> dict[str, int]:
         """Reason -> rows that the stage rejected for it, the most first."""
         entry = self.ledger.get(stage)
-        return dict(sorted(entry.lost.items(), key=lambda one: (-one[1], one[0]))) if entry else {}
+        return dict(sorted(entry.left.items(), key=lambda one: (-one[1], one[0]))) if entry else {}
 
 
 @dataclass(frozen=True)

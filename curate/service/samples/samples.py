@@ -91,12 +91,14 @@ def get_sample(service: Served, who: Who, run: RunName, key: SampleKey, workspac
 
 @dataclass(frozen=True)
 class Related:
-    """Samples beside one. `copies`: each slice of a stage's copies, and its first page."""
+    """Samples beside one. `copies`: each slice of a stage's copies, and its first page; `packed`: stage -> number of
+    samples derived from it, directly or not, in its dataset."""
 
     parent: SlicePage
     keepers: SlicePage
     children: SlicePage
     copies: list[tuple[Slice, SlicePage]]
+    packed: dict[str, int]
 
 
 def related(service: Service, who: Principal, sample: SampleShape, workspace: str | None) -> Related:
@@ -107,7 +109,8 @@ def related(service: Service, who: Principal, sample: SampleShape, workspace: st
         run = seen.run
         parent = run.rows_of([sample.parent] if sample.parent else [])
         children = run.children_of(sample.shard, sample.key)
-        return Related(parent, run.rows_of(sample.keepers), children, run.copies_of(sample.key))
+        keepers, copies = run.rows_of(sample.keepers), run.copies_of(sample.key)
+        return Related(parent, keepers, children, copies, run.packed_of(children))
 
     kept = ("related", seen.one.place.id, seen.one.attempt_id, sample.key)
     return service.kept.get(kept, make, f"samples beside {sample.key}", seconds=30.0)

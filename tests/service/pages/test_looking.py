@@ -265,6 +265,14 @@ def test_spreadsheets_run_no_cell() -> None:
     assert rows["number"].to_pylist() == [-1] * len(texts)
 
 
+def test_pages_of_one_person_offer_no_editor_and_name_the_limits(client: TestClient) -> None:
+    for path in ("", "/thresholds?stage=inspect&column=width", "/map?within=-9,-9 9,-9 9,9 -9,9"):
+        text = get(client, f"/runs/one{path}")
+        assert "/new" not in text, path
+    text = get(client, "/runs/one/samples?stage=sample")
+    assert "100,000 rows, the keys 10,000, the notebook 1,000" in text
+
+
 def test_bad_exports_are_one_line(client: TestClient) -> None:
     for query in ("stage=nope", "stage=pool&where=width >", "stage=pool&columns=nope", "stage=pool&format=exe"):
         answer = client.get(f"/api/v1/runs/one/export?format=csv&{query}")

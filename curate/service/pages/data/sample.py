@@ -55,7 +55,8 @@ def sample(visit: Visiting, run_id: str, key: str) -> Response:
         groups.append(("Its copies", tiles(visit, seen, copies), more))
     return page(
         visit, "sample", title=_title(found), sample=found, lines=[_line(told) for told in found.stages],
-        lost=next((told for told in found.stages if told.status in LOST), None), packed=_packed(found),
+        lost=next((told for told in found.stages if told.status in LOST and "continues" not in told.facts), None),
+        packed=_packed(found), below=beside.packed,
         src=link(f"{base}/thumbnails/{place}", side="960", workspace=workspace, **film) if seen.pixels else "",
         file=link(f"{base}/files/{part(found.key)}", workspace=workspace), groups=[one for one in groups if one[1]],
         **run_values(visit, seen, "/samples"),
