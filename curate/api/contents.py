@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.core.errors import InputError
-from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.manifest import Manifest, reading
 from curate.core.store.storage import Storage
 from curate.pack.webdataset import carry_mapping
 
@@ -37,6 +37,7 @@ class Values:
     """Rows without a value."""
     listed: bool = False
     """Whether a sample has a list of them."""
+    boolean: bool = False
     top: tuple[tuple[str, int], ...] = ()
     """(value, rows) of the most frequent ones; none for numbers, and for texts such as ids that never repeat."""
     quantiles: tuple[float, ...] = ()
@@ -71,7 +72,8 @@ def contents(storage: Storage, base: str) -> Contents:
     if manifest is None or manifest.noun != "dataset":
         raise InputError(f"{base}: not a dataset of {storage.url}; `curate datasets` lists them")
     carried = carry_mapping(manifest.parameters.get("carry") or [])
-    with storage.open(f"{base}/index.parquet") as file:
+    path, remedy = f"{base}/index.parquet", "remove its folder and rerun the recipe"
+    with reading(storage, path, "index of a dataset", remedy), storage.open(path) as file:
         index = pq.ParquetFile(file)
         wanted = [name for name in (*FIXED, *carried) if name in index.schema_arrow.names]
         batches, read = list[pa.RecordBatch](), 0
@@ -118,7 +120,7 @@ def _values(column: pa.ChunkedArray, name: str, source: str) -> Values:
         return Values(name, source, distinct, column.null_count, quantiles=_quantiles(column))
     counts = _counts(column)
     top = () if distinct > MOST_VALUES and max(counts.values()) == 1 else tuple(counts.items())
-    return Values(name, source, distinct, column.null_count, top=top)
+    return Values(name, source, distinct, column.null_count, boolean=pa.types.is_boolean(kind), top=top)
 
 
 def _counts(column: pa.ChunkedArray) -> dict[str, int]:

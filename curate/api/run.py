@@ -70,10 +70,12 @@ class Run:
                 found.append(("report", f"{url}/index.html"))
         return found
 
-    def balance(self) -> list[dict[str, Any]]:
-        """How the selection of each report compares with a random sample: `verdict`, `warnings`, figures."""
+    def balance(self, of: str | None = None) -> list[dict[str, Any]]:
+        """How the selection of each report compares with a random sample: `verdict`, `warnings`, figures. `of`: only
+        of reports below this stage."""
         record = self.record
         made = sorted(record.reports() & record.outputs.keys())
+        made = [name for name in made if of is None or of in record.upstream(name)]
         reports = (StoredArtifact(self._storage, record.outputs[name]["base"]) for name in made)
         return [report["balance"] for report in reports if "balance" in report]
 

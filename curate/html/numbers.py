@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 
 def number(value: float, decimals: int = 2) -> str:
-    """1,234 or 12.3 or 1.23: integers without decimals, others with three digits and at most `decimals` decimals."""
+    """1,234 or 12.3 or 1.23: integers without decimals, others with three digits and at most `decimals` decimals; nan
+    and inf as they are."""
+    if not isinstance(value, int) and not math.isfinite(value):
+        return str(value)
     if value == int(value) or abs(value) >= 100:
         return f"{round(value):,}"
     return f"{value:.{1 if abs(value) >= 10 else decimals}f}"

@@ -33,6 +33,8 @@ from curate.service.service import Service
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
+LONGEST_QUERY = 1000
+"""Characters of a parameter that a page reads."""
 LIMIT = 50
 """Lines of a list on one page."""
 NAVIGATION = (
@@ -66,7 +68,7 @@ class Visit:
 
     def query(self, name: str) -> str:
         """A parameter of the URL; "" if it is absent."""
-        return self.request.query_params.get(name, "").strip()[:1000]
+        return self.request.query_params.get(name, "").strip()[:LONGEST_QUERY]
 
 
 async def _visit(request: Request, service: Served, who: Who) -> Visit:

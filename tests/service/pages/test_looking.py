@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -19,12 +19,15 @@ import yaml
 from fastapi.testclient import TestClient
 from PIL import Image
 
-from curate.api import Options, Pipeline, Run, Slice, Workspace, make_stage
+from curate.api import Options, Pipeline, Run, Slice, Values, Workspace, make_stage
 from curate.api.find import Containing
 from curate.core.errors import InputError
+from curate.filter.expressions import parse
 from curate.service.app import create_app
 from curate.service.auth.roles import Principal, Role
+from curate.service.pages.data import contents
 from curate.service.samples import exports
+from curate.service.samples.looking import looked
 from curate.service.service import Service
 from curate.service.settings import Settings
 from curate.service.view import set_up
@@ -198,6 +201,37 @@ def test_a_dataset_says_what_it_contains_and_how_to_read_it(client: TestClient, 
     assert f"--train-num-samples {CHOSEN}" in text and found.tars == "bikes-000000.tar" and found.tars in text
     with pytest.raises(InputError, match="not a dataset"):
         workspace.contents("datasets/bikes/0000")
+
+
+@pytest.mark.parametrize(
+    ("source", "boolean", "value", "where"),
+    [
+        ("flag", True, "True", "flag = true"),
+        ("meta.my-field", False, "it's", "\"meta.my-field\" = 'it''s'"),
+        ("meta.nested.a b", False, "1", "\"meta.nested.a b\" = '1'"),
+        ("meta.long", False, "L" * 1000, ""),
+    ],
+)
+def test_links_of_values(service: Service, source: str, boolean: bool, value: str, where: str) -> None:
+    assert service.alone is not None
+    seen = looked(service, service.alone, "one", None)
+    path = contents._filtered(seen, "sample", Values("c", source, 1, 0, boolean=boolean), value, "")
+    assert parse_qs(urlsplit(path).query).get("where", [""]) == [where]
+    assert not where or parse(where).columns == (source,)
+
+
+def test_a_dataset_without_its_index_says_so(client: TestClient, workspace: Workspace, service: Service) -> None:
+    (dataset,) = workspace.datasets()
+    index = Path(workspace.url, dataset.base, "index.parquet")
+    index.rename(index.with_suffix(".away"))
+    assert service.alone is not None
+    (place,) = service.alone.roles
+    service.kept.drop(("contents", place, dataset.base))
+    try:
+        text = get(client, f"/datasets/bikes/{dataset.base.removeprefix('datasets/')}")
+        assert "Not all of it can be shown" in text and "index of a dataset is corrupt or missing" in text
+    finally:
+        index.with_suffix(".away").rename(index)
 
 
 def test_a_field_of_meta_filters_and_is_shown(client: TestClient, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from curate.api import Slice, Values
@@ -9,12 +10,14 @@ from curate.core.errors import CurateError
 from curate.service.datasets import datasets as actions
 from curate.service.datasets.datasets import DatasetShape
 from curate.service.pages.data.tiles import tiles
-from curate.service.pages.kit import Visit, link, part
+from curate.service.pages.kit import LONGEST_QUERY, Visit, link, part
 from curate.service.runs.views import get_run
 from curate.service.samples.looking import Looked, looked
 from curate.service.samples.slices import read
 
 SAMPLES = 18
+_PLAIN_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+"""A column, or meta.FIELD, that an expression names without quotes."""
 
 
 def contents_of(visit: Visit, workspace: str, found: DatasetShape) -> dict[str, Any]:
@@ -38,10 +41,10 @@ def _of_run(visit: Visit, workspace: str, found: DatasetShape) -> dict[str, Any]
     def make() -> tuple[str, list[dict[str, Any]]]:
         pack = next((name for name, base in seen.made.bases.items() if base == found.base), None)
         above = seen.run.record.record["stages"][pack]["from"] if pack else []
-        return (above or [""])[0], seen.run.balance()
+        return (above or [""])[0], seen.run.balance(pack) if pack else []
 
-    kept = ("packed", seen.one.place.id, seen.one.attempt_id, found.base)
-    stage, balance = visit.service.kept.get(kept, make, f"balance of run {found.run}")
+    kept, seconds = ("packed", seen.one.place.id, seen.one.attempt_id, found.base), 600.0 if seen.one.over else 15.0
+    stage, balance = visit.service.kept.get(kept, make, f"balance of run {found.run}", seconds=seconds)
     run = get_run(*visit.args, found.run, workspace)
     values = {"balance": balance, "costs": run, "stage": stage, "pixels": seen.pixels, "place_name": workspace}
     if stage not in seen.made.with_rows:
@@ -56,10 +59,13 @@ def _of_run(visit: Visit, workspace: str, found: DatasetShape) -> dict[str, Any]
 
 def _filtered(seen: Looked, stage: str, one: Values, value: str, workspace: str) -> str:
     """The page of the samples with a value of a carried column; "" where an expression cannot say it."""
-    text = value.replace("'", "''")
-    where = "" if one.listed else f"{one.source} = '{text}'"
+    name = one.source if _PLAIN_NAME.fullmatch(one.source) else '"{}"'.format(one.source.replace('"', '""'))
+    text = value.lower() if one.boolean else "'{}'".format(value.replace("'", "''"))
+    where = f"{name} = {text}"
+    if one.listed or len(where) > LONGEST_QUERY:
+        return ""
     path = f"/runs/{part(seen.one.id)}/samples"
-    return link(path, stage=stage, where=where, columns=one.source, workspace=workspace) if where else ""
+    return link(path, stage=stage, where=where, columns=one.source, workspace=workspace)
 
 
 def _lines(found: DatasetShape, tars: str) -> list[tuple[str, str]]:
