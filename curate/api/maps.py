@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.api.clusters import clusters_of
+from curate.api.clusters import PROFILE, clusters_of
 from curate.api.tables import READERS
-from curate.core.errors import CurateError, InputError, did_you_mean
+from curate.core.errors import CorruptError, CurateError, InputError, did_you_mean
 from curate.core.hashing import digest
 from curate.engine.record.live import LiveRows
 from curate.engine.record.runs import RunRecord
@@ -91,6 +91,8 @@ class MapPoints:
     legend: list[Colour]
     whole: int
     """Shards of the pool; more than `shards` if the points are a sample."""
+    lost: list[str]
+    """Why shards cannot be read: their tables are gone. Their rows are left out."""
 
     @property
     def extent(self) -> tuple[float, float, float, float]:
@@ -140,16 +142,22 @@ def points(run: RunRecord, stage: str | None = None, colour: str = "", alive: st
     sizes = np.cumsum([rows.shards[place].rows for place in hashed])
     read = sorted(hashed[: int(np.searchsorted(sizes, MOST_POINTS)) + 1])
 
-    def one(place: int) -> tuple[pa.Table, NDArray[np.int32], NDArray[np.bool_]]:
+    def one(place: int) -> tuple[pa.Table, NDArray[np.int32], NDArray[np.bool_]] | CorruptError:
         shard = rows.shards[place]
-        table, live, _ = rows.judged(shard, wanted)
+        try:
+            table, live, _ = rows.judged(shard, wanted)
+            passed = later.judged(shard, [])[1] if later is not None else np.ones(len(live), bool)
+        except CorruptError as error:
+            return error
         for axis in table.columns[:2]:
             live &= axis.is_valid().to_numpy()
         at = np.flatnonzero(live).astype(np.int32)
-        passed = later.judged(shard, [])[1][at] if later is not None else np.ones(len(at), bool)
-        return table if len(at) == len(live) else table.take(pa.array(at)), at, passed
+        return table if len(at) == len(live) else table.take(pa.array(at)), at, passed[at]
 
-    found = list(fetched(one, read, READERS))
+    each = list(fetched(one, read, READERS))
+    found = [part for part in each if not isinstance(part, CorruptError)]
+    lost = [str(part) for part in each if isinstance(part, CorruptError)]
+    read = [place for place, part in zip(read, each, strict=True) if not isinstance(part, CorruptError)]
     table = pa.concat_tables([part[0] for part in found]) if found else pa.schema(fields).empty_table()
     order = np.random.default_rng(0).permutation(len(table))[:MOST_POINTS]
     shard = np.repeat(np.arange(len(read), dtype=np.int32), [len(part[1]) for part in found])
@@ -158,18 +166,20 @@ def points(run: RunRecord, stage: str | None = None, colour: str = "", alive: st
         for at, kind in ((1, np.int32), (2, np.uint8))
     )
     xy = np.stack([axis.to_numpy()[order] for axis in table.columns[:2]], axis=1).astype(np.float32, copy=False)
-    lines, labels = _coloured(table.column(2), colour, _names(run, colour)) if colour else _plain(len(table))
+    names = _names(run, *rows.places[colour]) if colour else {}
+    lines, labels = _coloured(table.column(2), colour, names) if colour else _plain(len(table))
     category, legend = _legend(lines[order], labels)
     return MapPoints(
         name, column, (fields[0].metadata or {}).get(b"map", b"").decode(), xy, category, passed[order], shard[order],
-        row[order], [rows.shards[place].id for place in read], legend, len(rows.shards),
+        row[order], [rows.shards[place].id for place in read], legend, len(rows.shards), lost,
     )  # fmt: skip
 
 
 def columns_of(run: RunRecord, stage: str) -> list[str]:
     """Columns that a map may be coloured by, those of stages before those of the pool."""
     rows = LiveRows(run, stage)
-    names = [name for name, field in rows.fields.items() if name != "key" and _colours(field.type)]
+    names = [name for column in rows.fields if column != "key" for name in rows.ways(column)]
+    names = [name for name in names if _colours(rows.field(name).type)]
     return sorted(names, key=lambda name: (rows.places[name][0] == rows.pool, name))
 
 
@@ -191,13 +201,15 @@ def _plain(rows: int) -> Lines:
     return np.zeros(rows, np.int64), [("all rows", COLOURS[0])]
 
 
-def _names(run: RunRecord, column: str) -> Mapping[Any, str]:
-    """Names of clusters, if the column is a level of them and the run has names."""
-    level = _CLUSTER.fullmatch(column)
-    if level is None:
+def _names(run: RunRecord, stage: str, column: str) -> Mapping[Any, str]:
+    """Names of clusters, if a stage wrote a level of a tree to the column, and a profile of this tree has names."""
+    level, stages = _CLUSTER.fullmatch(column), run.record["stages"]
+    tree = stages[stage]["ports"].get("tree")
+    profiles = [name for name, kind in run.kinds().items() if kind == PROFILE and stages[name]["ports"]["tree"] == tree]
+    if level is None or not profiles:
         return {}
     try:
-        table = clusters_of(run).level(int(level[1]))
+        table = clusters_of(run, profiles[-1]).level(int(level[1]))
     except (CurateError, IndexError):
         return {}
     names = table.column("name").to_pylist() if "name" in table.column_names else []
@@ -209,7 +221,7 @@ def _coloured(values: pa.ChunkedArray, column: str, names: Mapping[Any, str]) ->
     kind = values.type
     number = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and not _CLUSTER.fullmatch(column))
     if number and pc.count_distinct(values).as_py() > CATEGORIES:
-        return _ranges(values.cast(pa.float64()).to_numpy())
+        return _ranges(values.cast(pa.float64(), safe=False).to_numpy())
     counts = values.drop_null().value_counts().to_pylist()
     counts.sort(key=lambda one: (-one["counts"], str(one["values"])))
     shown = [one["values"] for one in counts[:CATEGORIES]]

@@ -68,7 +68,7 @@ class Kept:
 
     def _known(self, key: Hashable, asked: float, seconds: float, fresh: bool = False) -> _Entry | None:
         known = self._results.get(key)
-        if known is None or (fresh and known.began < asked) or asked - known.ended > seconds:
+        if known is None or (fresh and known.began < asked) or asked - known.ended > min(seconds, known.seconds):
             return None
         return known
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from curate.api import Polygon, Run, Slice
+from curate.api.clusters import Clusters, clusters_of
 from curate.api.maps import NONE, OTHER, _coloured, _legend
 from curate.core.errors import InputError
+from curate.engine.record.runs import RunRecord
 from tests.mapped import ROWS, RUN, mapped_workspace
 
 
@@ -18,20 +22,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_every_row_that_was_placed_is_a_point_once(run: Run) -> None:
-    table = run.workspace.table(RUN, "map", ["key", "map_x", "map_y", "cluster_1"]).table
-    found = run.map(colour="cluster_1", alive="half")
+    table = run.workspace.table(RUN, "map", ["key", "map_x", "map_y", "clusters.cluster_1"]).table
+    found = run.map(colour="clusters.cluster_1", alive="half")
     wanted = sorted(zip(table["map_x"].to_pylist(), table["map_y"].to_pylist(), strict=True))
     assert sorted(map(tuple, found.xy.tolist())) == wanted
     assert (found.stage, found.column, len(found.map), found.whole) == ("map", "map", 16, 6)
     assert int(found.alive.sum()) == ROWS // 2
     assert sum(line.points for line in found.legend) == table.num_rows
-    counts = dict(zip(*np.unique(table["cluster_1"].to_numpy(), return_counts=True), strict=True))
+    counts = dict(zip(*np.unique(table["clusters.cluster_1"].to_numpy(), return_counts=True), strict=True))
     assert {line.label: line.points for line in found.legend} == {str(one): count for one, count in counts.items()}
     left, bottom, right, top = found.extent
     assert (found.xy > [left, bottom]).all() and (found.xy < [right, top]).all()
     assert not np.array_equal(found.xy[:, 0], table["map_x"].to_numpy())
-    again = run.map(colour="cluster_1", alive="half")
+    again = run.map(colour="clusters.cluster_1", alive="half")
     assert np.array_equal(found.xy, again.xy) and np.array_equal(found.category, again.category)
+
+
+def test_every_colour_that_is_offered_works(run: Run) -> None:
+    names = run.map_columns("map")
+    assert "alone.cluster_1" in names and "clusters.cluster_1" in names and "cluster_1" not in names
+    for name in names:
+        assert run.map(colour=name).legend, name
+
+
+def test_clusters_have_the_names_of_their_own_tree(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def named(record: RunRecord, stage: str | None = None) -> Clusters:
+        found = clusters_of(record, stage)
+        assert stage == "profile"
+        table = found.table.drop_columns(["name"]) if "name" in found.table.column_names else found.table
+        return replace(found, table=table.append_column("name", pa.array(["red"] * len(table))))
+
+    monkeypatch.setattr("curate.api.maps.clusters_of", named)
+    labels = [{line.label for line in run.map(colour=f"{stage}.cluster_1").legend} for stage in ("clusters", "alone")]
+    assert labels == [{f"{number}: red" for number in range(4)}, {"0"}]
 
 
 def test_a_point_knows_its_sample(run: Run) -> None:
@@ -86,4 +109,6 @@ def test_colours() -> None:
     wild = lines(pa.array([*map(float, range(16)), float("nan"), None]))
     assert wild[NONE] == 2 and sum(wild.values()) == 18
     assert len(lines(pa.array(list(range(40))), "cluster_1")) == 11
+    for kind in (pa.int64(), pa.uint64()):
+        assert sum(lines(pa.array([2**62 + one for one in range(40)], kind)).values()) == 40
     assert sum(lines(pa.array([], pa.float64())).values()) == 0

@@ -91,12 +91,16 @@ class LiveRows:
 
     def one_field(self, column: str) -> pa.Field:
         """As `field`; raises InputError for a column that several stages write and the pool does not have."""
-        field = self.field(column)
-        writers = [stage for stage, name in self._kinds if name == column]
-        if len(writers) > 1 and writers[0] != self.pool:
-            ways = " or ".join(f"{stage}.{column}" for stage in writers)
-            raise InputError(f"{column}: {' and '.join(writers)} write this column; give {ways}")
+        field, ways = self.field(column), self.ways(column)
+        if len(ways) > 1:
+            writers = " and ".join(way.removesuffix(f".{column}") for way in ways)
+            raise InputError(f"{column}: {writers} write this column; give {' or '.join(ways)}")
         return field
+
+    def ways(self, column: str) -> list[str]:
+        """How to name a column: STAGE.COLUMN for each if several stages write it and the pool does not have it."""
+        writers = [stage for stage, name in self._kinds if name == column]
+        return [f"{stage}.{column}" for stage in writers] if len(writers) > 1 and writers[0] != self.pool else [column]
 
     def table(self, shard: Shard, columns: Sequence[str]) -> pa.Table:
         """Columns of the live rows of a shard; null where a stage has no result."""

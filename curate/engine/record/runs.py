@@ -175,6 +175,16 @@ class RunRecord:
         inputs = self.record["stages"][name]["from"]
         return self.pool_of(inputs[0]) if inputs else name
 
+    def made_of(self, name: str) -> set[str]:
+        """A stage, and those that it is made of: its rows and its artifacts."""
+        stages, found, left = self.record["stages"], set[str](), [name]
+        while left:
+            one = left.pop()
+            if one in stages and one not in found:  # a pinned artifact is no stage
+                found.add(one)
+                left += [*stages[one]["from"], *stages[one]["ports"].values()]
+        return found
+
     def upstream(self, name: str) -> list[str]:
         """The stages on the path of a stage's rows, itself last."""
         stages = self.record["stages"]

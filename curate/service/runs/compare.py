@@ -71,7 +71,7 @@ def pair(service: Service, who: Principal, id: str, other: str, stage: str, work
         if not one.begun:
             raise ConflictProblem(f"run {one.id}: is {one.state}, not started; it can be compared once it has started")
     key, what = ("compare", first.place.id, first.attempt_id, second.attempt_id), f"comparison of {id} and {other}"
-    seconds = 600.0 if first.over and second.over else 15.0
+    seconds = min(first.settled, second.settled)
     about, shared = service.kept.get(key, lambda: _differences(first, second), what, seconds=seconds)
     if stage and shared and stage not in shared:
         raise InvalidProblem(f"stage: {stage[:80]!r}: not a stage with rows in both runs; give one of {shared}")

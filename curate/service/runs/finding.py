@@ -72,6 +72,11 @@ class FoundRun:
         return self.row.over if self.row else self.state.ended
 
     @property
+    def settled(self) -> float:
+        """Seconds for which results about it are kept; stages that are not done yet may change them."""
+        return 600.0 if self.over else 15.0
+
+    @property
     def resumable(self) -> bool:
         return self.row is not None and self.row.over and self.state in RESUMABLE
 

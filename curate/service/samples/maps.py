@@ -11,7 +11,7 @@ import numpy as np
 from fastapi import Header, Query, Response
 from numpy.typing import NDArray
 
-from curate.core.errors import InputError
+from curate.core.errors import CorruptError, InputError
 from curate.core.hashing import digest
 from curate.service.auth.roles import Principal
 from curate.service.problems import InvalidProblem
@@ -36,7 +36,7 @@ class LegendLine(Shape):
 
 class MapShape(Shape):
     """`version` changes with the points; `map` with what was fitted, and a region drawn on it names it. `extent`: left,
-    bottom, right, top. `shards`: those whose rows are shown, of all `whole`."""
+    bottom, right, top. `shards`: those whose rows are shown, of all `whole`; `lost`: why others cannot be read."""
 
     run: str
     stage: str
@@ -47,6 +47,7 @@ class MapShape(Shape):
     alive: int
     shards: int
     whole: int
+    lost: list[str]
     extent: tuple[float, float, float, float]
     legend: list[LegendLine]
 
@@ -120,17 +121,17 @@ def made_map(
         shape = MapShape(
             run=run, stage=found.stage, column=found.column, map=found.map, version=version,
             points=len(found.xy), alive=int(found.alive.sum()), shards=len(found.shards), whole=found.whole,
-            extent=found.extent, legend=legend,
+            lost=found.lost, extent=found.extent, legend=legend,
         )  # fmt: skip
         return shape, found.shards
 
     try:
         for _ in range(2):  # the folder may have dropped the points
-            shape, shards = service.kept.get(about, make, f"map of run {run}")
+            shape, shards = service.kept.get(about, make, f"map of run {run}", seconds=seen.one.settled)
             data = service.maps.mapped(name)
             if data is not None and len(data) == 18 * shape.points:
                 return seen, MapBytes(shape, shards, data)
             service.kept.drop(about)
-    except InputError as error:
+    except (InputError, CorruptError) as error:
         raise InvalidProblem(str(error)) from None
     raise InvalidProblem(f"map of run {run}: its points cannot be kept; free space for temporary files")

@@ -21,7 +21,7 @@ from PIL import Image
 
 from curate.api import Options, Pipeline, Run, Slice, Values, Workspace, make_stage
 from curate.api.find import Containing
-from curate.core.errors import InputError
+from curate.core.errors import CorruptError, InputError
 from curate.filter.expressions import parse
 from curate.service.app import create_app
 from curate.service.auth.roles import Principal, Role
@@ -172,10 +172,26 @@ def test_the_way_down_a_tree(client: TestClient, run: Run) -> None:
     assert "Level 2: 2 clusters" in text and "Level 1: 4 clusters" in text and "chosen</b>" in text
     assert "/runs/one/thumbnails/" in text
     text = get(client, "/runs/one/clusters?level=2&cluster=0")
-    assert "What it consists of" in text and "where=cluster_2+%3D+0" in text
+    assert "What it consists of" in text and "where=%22clusters.cluster_2%22+%3D+0" in text
     assert "the finest" in get(client, "/runs/one/clusters?level=1&cluster=3")
     for query in ("level=9", "level=1&cluster=4", "level=x", "sort=colour", "stage=pool", "cluster=-1"):
         get(client, f"/runs/one/clusters?{query}", 422)
+
+
+def test_a_sample_is_shown_without_what_is_missing(
+    client: TestClient, run: Run, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(run: Run, shard: str, key: str) -> None:
+        raise CorruptError("children.parquet: missing")
+
+    monkeypatch.setattr(Run, "children_of", gone)
+    [tar] = (Path(workspace.url) / "datasets").rglob("*.tar")
+    aside = tar.rename(tar.with_suffix(".aside"))
+    try:
+        text = get(client, f"/runs/one/samples/{keys(run, 'sample')[-1]}")
+    finally:
+        aside.rename(tar)
+    assert "children.parquet: missing" in text and "bikes-000000.tar (missing)" in text
 
 
 def test_texts_are_beside_their_images(client: TestClient) -> None:

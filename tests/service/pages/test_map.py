@@ -61,12 +61,12 @@ def url(mapped: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_points_as_bytes(client: TestClient, people: People) -> None:
     viewer = people.viewer.headers
-    about = client.get(API, params={"colour": "cluster_1", "alive": "half"}, headers=viewer).json()
-    answer = client.get(f"{API}/points", params={"colour": "cluster_1", "alive": "half"}, headers=viewer)
+    about = client.get(API, params={"colour": "clusters.cluster_1", "alive": "half"}, headers=viewer).json()
+    answer = client.get(f"{API}/points", params={"colour": "clusters.cluster_1", "alive": "half"}, headers=viewer)
     assert answer.headers["content-type"] == "application/octet-stream" and len(answer.content) == 10 * about["points"]
     count = about["points"]
     seen = viewer | {"If-None-Match": answer.headers["etag"]}
-    for params, wanted in (({}, (200, 10 * count)), ({"colour": "cluster_1", "alive": "half"}, (304, 0))):
+    for params, wanted in (({}, (200, 10 * count)), ({"colour": "clusters.cluster_1", "alive": "half"}, (304, 0))):
         again = client.get(f"{API}/points", params=params, headers=seen)
         assert (again.status_code, len(again.content)) == wanted
     category, alive = (np.frombuffer(answer.content, np.uint8, count, at * count) for at in (8, 9))
@@ -90,7 +90,7 @@ def test_a_map_is_made_once(client: TestClient, people: People, monkeypatch: pyt
 
 
 def test_the_image_shows_the_points(client: TestClient, people: People) -> None:
-    answer = client.get(f"{PAGE}/image", params={"colour": "cluster_1"}, headers=people.viewer.headers)
+    answer = client.get(f"{PAGE}/image", params={"colour": "clusters.cluster_1"}, headers=people.viewer.headers)
     image = np.asarray(Image.open(io.BytesIO(answer.content)))
     assert answer.headers["content-type"] == "image/png" and image.shape == (700, 1000, 4)
     assert len({tuple(one) for one in image[image[:, :, 3] > 0].tolist()}) == 4
@@ -114,6 +114,43 @@ def test_bad_input_is_a_line_on_the_page(client: TestClient, people: People) -> 
     ):
         answer = client.get(PAGE, params=query, headers=people.operator.headers)
         assert answer.status_code == status and text in answer.text and "<script>alert" not in answer.text
+
+
+WITHIN = "-9,-9 9,-9 9,9 -9,9"
+
+
+def test_a_region_stays_on_its_map(client: TestClient, people: People) -> None:
+    for stage, shown in (("map", True), ("near", False)):
+        query = {"stage": stage, "drawn": "map", "within": WITHIN}
+        text = client.get(PAGE, params=query, headers=people.operator.headers).text
+        assert ("In the region" in text) == shown
+
+
+def test_a_region_comes_after_what_its_map_is_made_of(
+    client: TestClient, people: People, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lines() -> str:
+        return client.get(PAGE, params={"within": WITHIN}, headers=people.operator.headers).text
+
+    text = lines()
+    assert '<option value="half" selected' in text and '<option value="one"' in text
+    assert '<option value="tree"' not in text
+    monkeypatch.setattr("curate.service.pages.data.maps.FILTERED", ())
+    text = lines()
+    assert "let a stage after the map read" in text and "has no recipe" not in text
+
+
+def test_a_map_leaves_out_a_lost_shard(client: TestClient, people: People) -> None:
+    next((Path(people.workspace.url) / "pools").rglob("shards/*.parquet")).unlink()
+    text = client.get(PAGE, params={"colour": "width"}, headers=people.viewer.headers).text
+    assert "1 shard cannot be read" in text and "5 of 6 shards" in text
+
+
+def test_a_run_with_several_trees_offers_each(client: TestClient, people: People) -> None:
+    text = client.get("/runs/mapped/clusters", headers=people.viewer.headers).text
+    assert "stage=tree" in text and "stage=one" in text and 'aria-current="true"><bdi>profile' in text
+    text = client.get("/runs/mapped/clusters?stage=one&cluster=0", headers=people.viewer.headers).text
+    assert "where=%22alone.cluster_1%22+%3D+0" in text
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------
@@ -140,7 +177,7 @@ INK = """() => {
 def test_a_lasso_counts_what_numpy_counts(browser: Browser, url: str, people: People, client: TestClient) -> None:
     with browser.tab(extra_http_headers=people.operator.headers) as tab:
         page = tab.page
-        page.goto(f"{url}{PAGE}?colour=cluster_1&q=a+red+bicycle")
+        page.goto(f"{url}{PAGE}?colour=clusters.cluster_1&q=a+red+bicycle")
         drawn(tab)
         assert tab.evaluate(f"({INK})()") > ROWS
         assert page.locator("#found .tile").count() > 0

@@ -93,8 +93,11 @@ class PackStep(GlobalStep):
         if not run.storage.exists(f"{base}/index.parquet"):
             return {"members": "dataset not complete"}
         table = read_index(run.storage, base, filters=pc.field("key") == about.key)
-        files = [name for name in sorted(run.storage.list(base)) if name.endswith(".tar")]
-        places = [f"{files[r['shard']]}: {_member(r)} at byte {r['offset']:,}" for r in table.to_pylist()]
+        there, dataset, places = run.storage.list(base), run.record["stages"][name]["parameters"]["name"], []
+        for line in table.to_pylist():
+            file = f"{dataset}-{line['shard']:06d}.tar"
+            gone = "" if file in there else " (missing)"
+            places.append(f"{file}{gone}: {_member(line)} at byte {line['offset']:,}")
         return {"members": places or "none", "dataset": run.storage.url_of(base)}
 
     def build(self, ctx: Context, built: Built) -> None:

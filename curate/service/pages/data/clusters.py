@@ -10,7 +10,7 @@ from fastapi import Response
 
 from curate.api import Clusters, Slice, SlicePage
 from curate.core.errors import CurateError, InputError, RecipeError
-from curate.service.pages.data.tabs import of_run, run_values
+from curate.service.pages.data.tabs import CLUSTERS, PROFILE, of_run, run_values
 from curate.service.pages.data.tiles import Tile, tiles
 from curate.service.pages.forms import Pages
 from curate.service.pages.kit import Visit, Visiting, link, page
@@ -36,11 +36,15 @@ PROFILED = ("name", "mean_distance", "top_source", "top_source_share", "flags", 
 def clusters(visit: Visiting, run_id: str) -> Response:
     query = {name: visit.query(name) for name in ("stage", "level", "cluster", "sort", "q", "more")}
     level, cluster, more = (_number(query, name) for name in ("level", "cluster", "more"))
-    limit, sort, stage = min(more or LIMIT, MOST), query["sort"] or "rows", query["stage"] or None
-    seen = of_run(visit, run_id)
+    limit, sort, seen = min(more or LIMIT, MOST), query["sort"] or "rows", of_run(visit, run_id)
+    kinds = {name: seen.made.kinds[name] for name in seen.made.bases if seen.made.kinds.get(name) in CLUSTERS}
+    stages = sorted(kinds, key=lambda name: kinds[name] != PROFILE)
+    stage = query["stage"] or next(iter(stages), None)
     try:
         kept = ("clusters", seen.one.place.id, seen.one.attempt_id, stage)
-        found: Clusters = visit.service.kept.get(kept, lambda: seen.run.clusters(stage), f"clusters of run {run_id}")
+        found: Clusters = visit.service.kept.get(
+            kept, lambda: seen.run.clusters(stage), f"clusters of run {run_id}", seconds=seen.one.settled
+        )
         shown = found.check(level, cluster, sort, limit)
     except (InputError, RecipeError) as error:
         raise InvalidProblem(str(error).removeprefix("--")) from None
@@ -52,7 +56,7 @@ def clusters(visit: Visiting, run_id: str) -> Response:
     return page(
         visit, "clusters", title="Clusters", **run_values(visit, seen, "/clusters"), found=found, query=query,
         sorts=[one for one in SORTS if one[0] in ("rows", "cluster") or found.profiled], level=shown, items=items,
-        above=above, left=left, images=_images(visit, seen, found, shown, items), shared=shared,
+        stages=stages, above=above, left=left, images=_images(visit, seen, found, shown, items), shared=shared,
         levels=[(number, len(found.level(number))) for number in range(len(found.levels), 0, -1)],
         grid=_grid(visit, seen, found, above), total=found.rows(len(found.levels))[0],
         longer=link(visit.request.url.path, **{**query, **shared, "more": str(2 * limit)}),

@@ -47,6 +47,8 @@ def run_map(visit: Visiting, run_id: str) -> Response:
     try:
         found = _held(visit, run_id)[1].shape
         query["stage"] = found.stage
+        if visit.query("drawn") not in ("", found.stage):  # a region of another map
+            query["within"] = own["within"] = ""
         values |= _links(visit, own | {"stage": found.stage}, found) | {"shape": found} | _choices(seen, found)
     except InvalidProblem as error:
         return page(visit, "map", problem=error, title="Map", **values)
@@ -159,13 +161,15 @@ def _chosen(visit: Visit, seen: Looked, query: dict[str, str], found: MapShape) 
 
 
 def _recipe(seen: Looked, query: dict[str, str], found: MapShape, polygon: Polygon) -> dict[str, Any]:
-    """The region as a stage, and the recipe with it, if the run's record has one."""
+    """The region as a stage, and the recipe with it, if the run's record has one, before a stage that the map is not
+    made of."""
     record = seen.run.record
     side = query["side"] if query["side"] in dict(SIDES) else "inside"
     given = query["reason"] if query["reason"] not in REASONS.values() else ""
     reason = given if re.fullmatch("[a-z][a-z0-9_]{0,59}", given) else REASONS[side]
-    stages = {name: one for name, one in record.record["stages"].items() if one["from"]}
-    befores = [name for kind in FILTERED for name, one in stages.items() if one["op"].startswith(kind)]
+    stages, made_of = record.record["stages"], record.made_of(found.stage)
+    later = [name for name in stages if name not in made_of and record.pool_above(name) == record.pool_of(found.stage)]
+    befores = [name for kind in FILTERED for name in later if stages[name]["op"].startswith(kind)]
     before = query["before"] if query["before"] in befores else next(iter(befores), "")
     inputs = list(dict.fromkeys([*(stages[before]["from"] if before else ()), found.stage]))
     stage = {

@@ -8,18 +8,21 @@ from typing import Any
 
 from fastapi import Response
 
-from curate.api.slices import name_of
+from curate.api import SlicePage
+from curate.api.slices import FIXED, name_of
+from curate.core.errors import CorruptError
 from curate.service.pages.data.tabs import of_run, run_values
 from curate.service.pages.data.tiles import Tile, shown, tiles
 from curate.service.pages.forms import Pages
 from curate.service.pages.kit import Visiting, link, page, part
-from curate.service.samples.samples import SampleShape, StageStory, get_sample, related
+from curate.service.samples.samples import Related, SampleShape, StageStory, get_sample, related
 
 router = Pages()
 TONES = {"done": "done", "rejected": "failed", "unusable": "failed", "error": "failed", "not reached": "waiting"}
 """Status of a stage -> state, whose icon and colour it has."""
 UNITS = {"size": " bytes", "width": " px", "height": " px", "duration_ms": " ms", "fps": " frames/s"}
 LOST = ("rejected", "unusable", "error")
+NO_ROWS = SlicePage(FIXED.empty_table(), 0, 0, "")
 LONG = 48
 """Letters of a fact that is shown as a text."""
 LEFT_OUT = {"reject", "status", "reason", "key", "not computed", "not judged", "not reached", "dataset"}
@@ -42,7 +45,10 @@ def sample(visit: Visiting, run_id: str, key: str) -> Response:
     workspace = visit.query("workspace") or None
     seen = of_run(visit, run_id)
     found = get_sample(*visit.args, run_id, key, workspace)
-    beside = related(*visit.args, found, workspace)
+    try:
+        beside, missing = related(*visit.args, found, workspace), ""
+    except CorruptError as error:
+        beside, missing = Related(NO_ROWS, NO_ROWS, NO_ROWS, []), str(error)
     base, place = f"/runs/{part(run_id)}", f"{part(found.shard)}/{found.row}"
     film = {"film": "true"} if found.media == "video" else {}
     groups: list[tuple[str, list[Tile], str]] = [
@@ -59,6 +65,7 @@ def sample(visit: Visiting, run_id: str, key: str) -> Response:
         packed=_packed(found), below=beside.packed,
         src=link(f"{base}/thumbnails/{place}", side="960", workspace=workspace, **film) if seen.pixels else "",
         file=link(f"{base}/files/{part(found.key)}", workspace=workspace), groups=[one for one in groups if one[1]],
+        missing=missing,
         **run_values(visit, seen, "/samples"),
     )  # fmt: skip
 

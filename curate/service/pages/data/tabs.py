@@ -10,7 +10,8 @@ from curate.service.auth.roles import Role
 from curate.service.pages.kit import Visit, link, part
 from curate.service.samples.looking import Looked, looked
 
-CLUSTERS = {"cluster_tree", "cluster_profile"}
+PROFILE = "cluster_profile"
+CLUSTERS = {"cluster_tree", PROFILE}
 TABS: list[tuple[str, str, Callable[[Looked], bool]]] = [
     ("", "Overview", lambda _: True),
     ("/samples", "Samples", lambda seen: bool(seen.made.with_rows)),

@@ -292,7 +292,7 @@ async function start() {
       return;
     }
     say.textContent = `${found.toLocaleString("en")} of ${whole.toLocaleString("en")} points chosen.`;
-    await show({ within: region.map((corner) => corner.join(",")).join(" "), cursor: "" });
+    await show({ within: region.map((corner) => corner.join(",")).join(" "), cursor: "", drawn: "" });
   }
 
   // Replaces the parts below the map by those of the page at the new address.
