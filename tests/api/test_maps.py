@@ -45,7 +45,7 @@ def test_every_colour_that_is_offered_works(run: Run) -> None:
         assert run.map(colour=name).legend, name
 
 
-def test_clusters_have_the_names_of_their_own_tree(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_have_the_names_of_their_tree(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def named(record: RunRecord, stage: str | None = None) -> Clusters:
         found = clusters_of(record, stage)
         assert stage == "profile"

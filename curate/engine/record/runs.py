@@ -180,7 +180,7 @@ class RunRecord:
         stages, found, left = self.record["stages"], set[str](), [name]
         while left:
             one = left.pop()
-            if one in stages and one not in found:  # a pinned artifact is no stage
+            if one in stages and one not in found:  # a pinned artifact has no stage here
                 found.add(one)
                 left += [*stages[one]["from"], *stages[one]["ports"].values()]
         return found

@@ -81,7 +81,7 @@ def move(service: Service, one: FoundRun, rule: Rule, at: float | None = None, e
 def _asked(service: Service, one: FoundRun, about: object, make: Callable[[], T]) -> T:
     key = ("threshold", one.place.id, one.attempt_id, about)
     try:
-        return service.kept.get(key, make, f"thresholds of run {one.id}", seconds=600.0 if one.over else 15.0)
+        return service.kept.get(key, make, f"thresholds of run {one.id}", seconds=one.settled)
     except InputError as error:
         raise InvalidProblem(str(error)) from None
 

@@ -48,6 +48,14 @@ def test_a_result_is_kept_for_a_while() -> None:
     assert results.get("b", made, "b", seconds=600) == 3
 
 
+def test_a_result_that_was_made_for_a_short_while_is_not_kept_longer() -> None:
+    clock, made = Clock(), Made()
+    results = Kept(clock=clock)
+    assert results.get("a", made, "a", seconds=15) == 1
+    clock.now += 16
+    assert results.get("a", made, "a", seconds=600) == 2
+
+
 def test_memory_of_old_results_is_freed() -> None:
     clock, freed = Clock(), list[str]()
     results = Kept(clock=clock)

@@ -43,8 +43,8 @@ def _of_run(visit: Visit, workspace: str, found: DatasetShape) -> dict[str, Any]
         above = seen.run.record.record["stages"][pack]["from"] if pack else []
         return (above or [""])[0], seen.run.balance(pack) if pack else []
 
-    kept, seconds = ("packed", seen.one.place.id, seen.one.attempt_id, found.base), 600.0 if seen.one.over else 15.0
-    stage, balance = visit.service.kept.get(kept, make, f"balance of run {found.run}", seconds=seconds)
+    kept = ("packed", seen.one.place.id, seen.one.attempt_id, found.base)
+    stage, balance = visit.service.kept.get(kept, make, f"balance of run {found.run}", seconds=seen.one.settled)
     run = get_run(*visit.args, found.run, workspace)
     values = {"balance": balance, "costs": run, "stage": stage, "pixels": seen.pixels, "place_name": workspace}
     if stage not in seen.made.with_rows:

@@ -48,7 +48,7 @@ def sample(visit: Visiting, run_id: str, key: str) -> Response:
     try:
         beside, missing = related(*visit.args, found, workspace), ""
     except CorruptError as error:
-        beside, missing = Related(NO_ROWS, NO_ROWS, NO_ROWS, []), str(error)
+        beside, missing = Related(NO_ROWS, NO_ROWS, NO_ROWS, [], {}), str(error)
     base, place = f"/runs/{part(run_id)}", f"{part(found.shard)}/{found.row}"
     film = {"film": "true"} if found.media == "video" else {}
     groups: list[tuple[str, list[Tile], str]] = [
