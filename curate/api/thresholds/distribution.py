@@ -270,7 +270,8 @@ def _counted(values: Values, edges: NDArray[np.float64], bars: NDArray[np.int64]
     side: Literal["left", "right"] = "right" if values.rule.sign in (">=", "<") else "left"
     counts, fixed = list[NDArray[np.int64]](), list[tuple[int, int, int]]()
     for one in read:
-        narrow = edges.astype(one.values.dtype) if one.values.dtype.kind == "f" else edges  # 0.7 is the column's 0.7
+        with np.errstate(over="ignore"):  # 0.7 is the column's 0.7
+            narrow = edges.astype(one.values.dtype) if one.values.dtype.kind == "f" else edges
         places = np.searchsorted(narrow, one.values, side=side)
         counts.append(np.bincount(places, minlength=len(edges) + 1))
         fixed.append((one.always, one.never, one.rows))
