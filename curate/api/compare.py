@@ -21,6 +21,7 @@ from curate.engine.units.common import fetched
 
 GAINED, LOST = "gained", "lost"
 MOST_MOVED = 2_000_000
+"""Rows in shards that one run alone has, of the run with fewer of these."""
 MOVED = pa.schema([("key", pa.string()), ("alive", pa.bool_()), ("reason", pa.string())])
 
 
@@ -70,6 +71,11 @@ class Comparison:
         fate = found.select(["alive", "reason"]).take(places)
         return fate.set_column(0, "alive", fate.column("alive").fill_null(False))
 
+    def _alive(self, side: int, shard: str) -> NDArray[np.bool_]:
+        """Which rows (n,) of a shard of one run pass."""
+        rows = self.readers[side].reads.rows
+        return rows.judged(rows.shards[self.held[side][shard]], [])[1]
+
     def _judged(self, side: int, shard: str) -> pa.Table:
         """`key`, `alive` and `reason` of the rows of a shard of one run."""
         rows = self.readers[side].reads.rows
@@ -109,7 +115,7 @@ class Comparison:
 
         def counted(shard: str) -> NDArray[np.int64]:
             side = 0 if shard in self.held[0] else 1
-            own = self._judged(side, shard).column("alive").to_numpy()
+            own = self._alive(side, shard)
             other = self._fate(side, shard).column("alive").to_numpy()
             both, mine, others = (own & other).sum(), (own & ~other).sum(), (other & ~own).sum()
             if side:  # the rows of its keys in the first run are counted there
@@ -131,6 +137,8 @@ class Comparison:
     def _changed(self, side: str, shard: Shard) -> pa.Table:
         mine = int(side == GAINED)
         own, fate = self.readers[mine], self._fate(mine, shard.id)
+        if not (self._alive(mine, shard.id) & ~fate["alive"].to_numpy()).any():
+            return own.schema.empty_table()
         table = own.shard(self.held[mine][shard.id])
         fate = fate.take(table.column("row"))
         table = table.set_column(table.schema.get_field_index("reason"), own.schema.field("reason"), fate["reason"])

@@ -44,10 +44,12 @@ class Pair:
     shape: CompareShape
     stages: list[str]
     """Stages whose rows can be compared, the last one first."""
+    counted: Comparison | None
+    """What counted the keys, which has read what it compares by key; None while it counts."""
 
     def comparison(self) -> Comparison:
         """Raises InputError."""
-        return _comparison(self.first, self.second, self.shape.stage)
+        return self.counted or _comparison(self.first, self.second, self.shape.stage)
 
 
 @router.get("/runs/{run}/compare/{other}", responses=problems(404, 409, 422))
@@ -79,9 +81,9 @@ def pair(service: Service, who: Principal, id: str, other: str, stage: str, work
     if shared:
         keys = service.kept.soon((*key, at), lambda: _counted(first, second, at), what, seconds=seconds, wait=0.5)
     note = {"note": keys} if isinstance(keys, str) else {}
-    known = {"keys": asdict(keys)} if isinstance(keys, Changed) else {}
+    by, known = (keys[0], {"keys": asdict(keys[1])}) if isinstance(keys, tuple) else (None, {})
     shape = CompareShape.model_validate({"stage": at, "keys": None, **about, **note, **known})
-    return Pair(first, second, shape, shared)
+    return Pair(first, second, shape, shared, by)
 
 
 def _differences(first: FoundRun, second: FoundRun) -> tuple[dict[str, Any], list[str]]:
@@ -109,8 +111,9 @@ def _comparison(first: FoundRun, second: FoundRun, stage: str = "") -> Compariso
     return Comparison(before, after, stage)
 
 
-def _counted(first: FoundRun, second: FoundRun, stage: str) -> Changed | str:
+def _counted(first: FoundRun, second: FoundRun, stage: str) -> tuple[Comparison, Changed] | str:
     try:
-        return _comparison(first, second, stage).counts()
+        found = _comparison(first, second, stage)
+        return found, found.counts()
     except CurateError as error:
         return str(error)
