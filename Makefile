@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_unigrams vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
-.PHONY: help setup quickstart video url_list recaption xray tiny serve $(RECIPES) test test-fast test-long test-interop lint prose format bench docs lock clean
+.PHONY: help setup quickstart video url_list recaption xray tiny serve $(RECIPES) test test-fast test-long test-nightly test-interop lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -105,13 +105,16 @@ serve: $(STAMP)  ## the service on this machine: pages, API, a local Ray; prints
 	  --root images=.cache/openclipart/images
 
 test: lint  ## setup, linters, types, architecture, all tests but the long ones
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not long" $(PYTEST)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not long and not nightly" $(PYTEST)
 
 test-fast: $(STAMP)  ## the tests without Ray, servers and training; under two minutes
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not long and not heavy" $(PYTEST)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "not long and not nightly and not heavy" $(PYTEST)
 
 test-long: $(STAMP)  ## the long tests: kills at every point, damaged inputs, browsers, load
-	@$(BIN)/python -m pytest -n $(JOBS) -m long $(PYTEST)
+	@$(BIN)/python -m pytest -n $(JOBS) -m "long and not nightly" $(PYTEST)
+
+test-nightly: $(STAMP)  ## all tests, every kill point, 100 examples of each property; over an hour
+	@CURATE_TEST_POINTS=all HYPOTHESIS_EXAMPLES=100 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST)
 
 INTEROP := .venv-interop
 LOCKS := $(addprefix tests/interop/,requirements.lock webdataset.lock)

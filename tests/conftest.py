@@ -18,16 +18,29 @@ import pytest
 os.environ.update(
     dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "2"),
     HF_HUB_OFFLINE="1",
+    OMP_WAIT_POLICY="PASSIVE",  # idle threads of libgomp would spin
     RAY_AUTH_MODE="disabled",
     RAY_USAGE_STATS_ENABLED="0",
 )
 
 from hypothesis import settings
 
+from tests import draw
 from tests.scopes import ROOT, is_heavy, scope_of
 
-settings.register_profile("shared cores", deadline=None)
+# `make test-nightly` sets HYPOTHESIS_EXAMPLES.
+settings.register_profile(
+    "shared cores",
+    deadline=None,
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "30")),
+    derandomize=bool(os.environ.get("CI")),
+)
 settings.load_profile("shared cores")
+
+
+def pytest_report_header() -> str:
+    kept = "all" if draw.seed() == "all" else f"one of {draw.SHARE}"
+    return f"kill points: {kept} (CURATE_TEST_POINTS={draw.seed()})"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,37 @@
+"""Which of many points a test visits: a third of them, drawn by the commit, or all.
+
+A kill is harmless at every point or it is a bug, so that different commits may look at different points. `make
+test-nightly` visits all. CURATE_TEST_POINTS is the seed, printed when the tests start, or `all`.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from typing import TypeVar
+
+from tests.scopes import ROOT
+
+SHARE = 3
+"""One point of so many."""
+T = TypeVar("T")
+
+
+@cache
+def seed() -> str:
+    """CURATE_TEST_POINTS, or else the commit."""
+    if given := os.environ.get("CURATE_TEST_POINTS"):
+        return given
+    said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return said.stdout.strip() or "no commit"
+
+
+def drawn(points: Sequence[T]) -> list[T]:
+    """The points to visit, in their order; at least one, if there are any."""
+    if seed() == "all":
+        return list(points)
+    order = sorted(range(len(points)), key=lambda i: sha256(f"{seed()} {i} {points[i]}".encode()).digest())
+    return [points[i] for i in sorted(order[: -(-len(points) // SHARE)])]

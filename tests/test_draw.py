@@ -1,0 +1,46 @@
+"""A third of the points, chosen by a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests import draw
+
+
+@pytest.fixture
+def seeded(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    draw.seed.cache_clear()
+    yield monkeypatch
+    draw.seed.cache_clear()
+
+
+def under(seeded: pytest.MonkeyPatch, seed: str, points: list[str]) -> list[str]:
+    seeded.setenv("CURATE_TEST_POINTS", seed)
+    draw.seed.cache_clear()
+    return draw.drawn(points)
+
+
+@given(st.lists(st.text()))
+def test_a_third_in_order(points: list[str]) -> None:
+    kept = draw.drawn(points)
+    rest = iter(points)
+    assert all(point in rest for point in kept)  # a subsequence
+    assert len(kept) == (len(points) if draw.seed() == "all" else -(-len(points) // draw.SHARE))
+
+
+def test_seeds_visit_every_point_in_time(seeded: pytest.MonkeyPatch) -> None:
+    points = [f"publish:{number}" for number in range(60)]
+    draws = [under(seeded, f"commit-{number}", points) for number in range(30)]
+    assert draws[0] == under(seeded, "commit-0", points) != draws[1]
+    assert set().union(*draws) == set(points)
+    assert under(seeded, "all", points) == points
+
+
+def test_the_commit_is_the_seed(seeded: pytest.MonkeyPatch) -> None:
+    seeded.delenv("CURATE_TEST_POINTS", raising=False)
+    draw.seed.cache_clear()
+    assert draw.seed() == "no commit" or int(draw.seed(), 16) >= 0
