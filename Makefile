@@ -5,7 +5,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 RECIPES := vise vise_unigrams vise_similarity uru metaclip datacomp_basic openlvd amoe_highres
-.PHONY: help setup quickstart video url_list recaption xray tiny serve $(RECIPES) test test-fast test-long test-nightly test-interop lint prose format bench docs lock clean
+.PHONY: help setup quickstart video url_list recaption xray tiny serve $(RECIPES) test test-suite test-fast test-long test-nightly test-interop lint prose format bench docs lock clean
 
 PYTHON_VERSION := 3.11
 PYTHON ?= python$(PYTHON_VERSION)
@@ -22,7 +22,8 @@ KEY ?=
 ENCODER ?=
 SET ?=
 PYTEST ?=
-JOBS ?= 2
+SUITE ?= quick
+JOBS ?= 3
 
 BIN := .venv/bin
 STAMP := .venv/.ready
@@ -43,7 +44,8 @@ help:  ## what there is to call
 	@echo "recaption takes ENDPOINT=base URL, MODEL=name, KEY=env:VARIABLE, IMAGES, WORKSPACE, ENGINE and SET;"
 	@echo "xray takes ENDPOINT, MODEL and KEY, for captions in place of titles, WORKSPACE, ENGINE and SET (of the training);"
 	@echo "serve takes PORT (8080; 0: any free one) and WORKSPACE; it keeps its database in WORKSPACE-service;"
-	@echo "test, test-fast and test-long take PYTEST='arguments', for instance PYTEST='tests/text -x', and JOBS (processes, 2); lock UPGRADE=--upgrade."
+	@echo "test, test-fast, test-long and test-nightly take PYTEST='arguments', for instance PYTEST='tests/text -x',"
+	@echo "and JOBS (processes, 3); lock UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
 	@:
@@ -104,17 +106,23 @@ serve: $(STAMP)  ## the service on this machine: pages, API, a local Ray; prints
 	@exec $(BIN)/curate service serve --embedded "$(WORKSPACE)" --port $(or $(PORT),8080) --recipes pipelines \
 	  --root images=.cache/openclipart/images
 
-test: lint  ## setup, linters, types, architecture, all tests but the long ones
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not long and not nightly" $(PYTEST)
+RUN_TESTS = $(BIN)/python -m pytest -n $(JOBS) $(PYTEST) -m
+QUICK := not long and not nightly
+LONG := long and not nightly
+
+test: lint test-suite  ## setup, linters, types, architecture, all tests but the long ones (SUITE=ci: with them)
+
+test-suite: $(STAMP)
+	@$(RUN_TESTS) "$(if $(filter ci,$(SUITE)),($(QUICK)) or ($(LONG)),$(QUICK))"
 
 test-fast: $(STAMP)  ## the tests without Ray, servers and training; under two minutes
-	@$(BIN)/python -m pytest -n $(JOBS) -m "not long and not nightly and not heavy" $(PYTEST)
+	@$(RUN_TESTS) "$(QUICK) and not heavy"
 
-test-long: $(STAMP)  ## the long tests: kills at every point, damaged inputs, browsers, load
-	@$(BIN)/python -m pytest -n $(JOBS) -m "long and not nightly" $(PYTEST)
+test-long: $(STAMP)  ## the long tests: kills at points that the commit draws, damaged inputs, browsers, load
+	@$(RUN_TESTS) "$(LONG)"
 
 test-nightly: $(STAMP)  ## all tests, every kill point, 100 examples of each property; over an hour
-	@CURATE_TEST_POINTS=all HYPOTHESIS_EXAMPLES=100 $(BIN)/python -m pytest -n $(JOBS) $(PYTEST)
+	@CURATE_TEST_POINTS=all HYPOTHESIS_EXAMPLES=100 $(RUN_TESTS) ""
 
 INTEROP := .venv-interop
 LOCKS := $(addprefix tests/interop/,requirements.lock webdataset.lock)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,9 @@ os.environ.update(
 
 from hypothesis import settings
 
-from tests import draw
-from tests.scopes import ROOT, is_heavy, scope_of
+from tests import draw, flaky
+from tests.account import Account
+from tests.scopes import ROOT, SLOW, has_long, is_heavy, scope_of
 
 # `make test-nightly` sets HYPOTHESIS_EXAMPLES.
 settings.register_profile(
@@ -36,6 +37,18 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
 )
 settings.load_profile("shared cores")
+
+
+LAST = pytest.StashKey[set[pytest.Item]]()
+"""The last test of each scope."""
+RUNNING = pytest.StashKey[list[Callable[[], None]]]()
+"""Ends of the slow servers that run."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Account(config))
+    flaky.register(config)
+    config.stash[RUNNING] = []
 
 
 def pytest_report_header() -> str:
@@ -191,6 +204,34 @@ def object_store(object_store_server: str) -> Iterator[Any]:
 
     with used(object_store_server) as client:
         yield client
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
+    if fixturedef.argname in SLOW:
+        request.config.stash[RUNNING].append(partial(fixturedef.finish, request))
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """A slow server ends with the last test of its scope: idle, Ray's processes would take 5 % of a core."""
+    yield
+    if item in item.config.stash[LAST]:
+        running = item.config.stash[RUNNING]
+        while running:
+            running.pop()()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    last = {scope_of(item.nodeid.split("::")[0]): item for item in session.items}
+    session.config.stash[LAST] = set(last.values())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`make test-long` need not import a file that has no long tests."""
+    is_quick = config.option.markexpr.startswith("long") and not has_long(collection_path)
+    return True if is_quick and collection_path.name.startswith("test_") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,0 +1,118 @@
+"""How much processor time each file of tests takes, children included, so that growth is seen when it happens.
+
+Every process of tests counts what it and all processes below it use during a test. Where control groups of version 1
+can be written (as root), processes that detach count too; elsewhere only children that were waited for do. A
+server counts to the file that runs when it works, a process that outlives its file to the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+QUICK, LONG = "quick", "long"
+LIMITS = {QUICK: 1140, LONG: 1850}
+"""CPU-s of `make test`, and of the long tests that CI runs."""
+WARN, FAIL = 0.05, 0.08
+"""Shares of a suite's limit that one file may take."""
+SHOWN = 20
+TOO_DEAR = 8
+"""Exit status if a file takes too much in CI."""
+_CGROUPS = Path("/sys/fs/cgroup/cpuacct")
+
+Spent = Counter[tuple[str, str]]
+"""(suite, file) -> CPU-s."""
+
+
+class Clock:
+    """CPU-s of this process and of those below it, since it was made."""
+
+    def __init__(self, name: str) -> None:
+        self.group: Path | None = None
+        with contextlib.suppress(OSError):
+            lines = Path("/proc/self/cgroup").read_text().splitlines()
+            [own] = [line.split(":")[2] for line in lines if "cpuacct" in line.split(":")[1].split(",")]
+            group = _CGROUPS / own.lstrip("/") / f"{name}-{os.getpid()}"
+            group.mkdir()
+            (group / "cgroup.procs").write_text("0")  # this process; its children stay with it
+            self.group = group
+        self.began = self._now()
+
+    def __call__(self) -> float:
+        return self._now() - self.began
+
+    def _now(self) -> float:
+        if self.group is not None:
+            return int((self.group / "cpuacct.usage").read_text()) / 1e9
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(one.ru_utime + one.ru_stime for one in used)
+
+    def close(self) -> None:
+        """Leave the group and remove it, unless a process stayed behind in it."""
+        if self.group is not None:
+            with contextlib.suppress(OSError):
+                (self.group.parent / "cgroup.procs").write_text("0")
+                self.group.rmdir()
+
+
+class Account:
+    """The plugin. Processes of xdist send what they counted to the one that shows it."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.clock = Clock(f"tests-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}")
+        self.spent: Spent = Counter()
+        self.output = getattr(config, "workeroutput", None)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        suite = LONG if item.get_closest_marker("long") or item.get_closest_marker("nightly") else QUICK
+        began = self.clock()
+        try:
+            return (yield)
+        finally:
+            self.spent[suite, item.nodeid.split("::")[0]] += self.clock() - began
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        for suite, file, seconds in getattr(node, "workeroutput", {}).get("account", ()):
+            self.spent[suite, file] += seconds
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.output is not None:
+            self.output["account"] = [(*place, seconds) for place, seconds in self.spent.items()]
+        elif os.environ.get("CI") and above(self.spent, FAIL):
+            session.exitstatus = TOO_DEAR
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section("processor time")
+        way = "with processes that detached" if self.clock.group else "by RUSAGE_CHILDREN: no cpuacct to write"
+        for suite, limit in LIMITS.items():
+            files = {file: seconds for (of, file), seconds in self.spent.items() if of == suite}
+            if files:
+                tests = sum(files.values())
+                terminalreporter.line(f"{suite} tests: {tests:.0f} CPU-s in {len(files)} files ({way}); limit {limit}")
+        terminalreporter.line(f"all processes, with collection: {self.clock():.0f} CPU-s")
+        for (suite, file), seconds in self.spent.most_common(SHOWN):
+            terminalreporter.line(f"{seconds:7.1f}  {suite:5}  {file}")
+        for line in above(self.spent, WARN):
+            terminalreporter.line(line, yellow=True)
+
+    def pytest_unconfigure(self) -> None:
+        self.clock.close()
+
+
+def above(spent: Spent, share: float) -> list[str]:
+    """A line for each file that takes more than this share of its suite's limit."""
+    return [
+        f"{file}: {seconds:.0f} CPU-s in {suite} tests, {seconds / LIMITS[suite]:.0%} of the suite's {LIMITS[suite]}; "
+        f"expected at most {share:.0%}: move what repeats to `long` or `nightly`, or divide the file"
+        for (suite, file), seconds in spent.most_common()
+        if seconds > share * LIMITS[suite]
+    ]
