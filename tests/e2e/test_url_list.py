@@ -19,6 +19,7 @@ TRAINING = ["data.test_fraction=0.5", "train.steps=2", "train.warmup_steps=1", "
 """Few steps of small batches."""
 
 
+@pytest.mark.long
 def test_a_list_becomes_a_student_and_the_same_command_downloads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], runner_python: Path
 ) -> None:

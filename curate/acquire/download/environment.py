@@ -20,6 +20,7 @@ from typing import IO
 
 import uv
 
+from curate.acquire.download.child import MAIN
 from curate.core.child import environment as variables
 from curate.core.errors import PreflightError
 from curate.core.store.cache import cache_folder
@@ -88,16 +89,16 @@ def _python(folder: Path) -> Path:
 
 def _build(folder: Path, lock: IO[str]) -> None:
     """Build aside and rename. The steps inherit the file lock: if this process is killed, it stays locked until they
-    end too."""
+    end too. The last step imports what runners import. Only this is compiled: it is a small part of the packages."""
     building = folder.with_name(f".{folder.name}.building")
     for old in (building, folder):
         shutil.rmtree(old, ignore_errors=True)
     tool, python = _uv(), str(_python(building))
-    options = ["--quiet", "--require-hashes", "--no-build", "--compile-bytecode"]
+    options = ["--quiet", "--require-hashes", "--no-build"]
     try:
         _step([tool, "venv", "--quiet", "--no-project", "--python", sys.executable, str(building)], _for_uv(), lock)
         _step([tool, "pip", "sync", *options, "--python", python, str(LOCK)], _for_uv(), lock)
-        _step([python, "-I", "-c", f"import {NAME}"], clean_environment(), lock)
+        _step([python, "-I", str(MAIN), "check"], clean_environment(), lock)
         building.rename(folder)
     finally:
         shutil.rmtree(building, ignore_errors=True)

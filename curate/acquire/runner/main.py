@@ -3,6 +3,8 @@
 It reads JSON lines from stdin and answers with JSON lines; `curate.acquire.download.runner` is its parent. The bytes of
 images and videos go to the spool, a file that the parent opened and that has no name. A line about one follows its
 bytes. The runner ends when stdin closes or its parent is gone, and leaves no files.
+
+With the argument `check` it imports what any settings need, and ends: the last step of building the environment.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,6 +79,31 @@ class Channel:
         os._exit(0)
 
 
+def only_what_is_used(resizes: bool) -> None:
+    """Keep img2dataset's modules from importing what is not used here, which takes a second of processor time.
+
+    Its package gets its path, but does not run: `__init__` imports the command line and pandas. Modules that are
+    imported without being used are empty: wandb, which also leaves folders in the temporary folder, and albumentations,
+    which the resizer needs only to change sizes.
+    """
+    package = find_spec("img2dataset")
+    assert package, "img2dataset is not installed"
+    sys.modules["img2dataset"] = module_from_spec(package)
+    for name in ("wandb",) if resizes else ("wandb", "albumentations"):
+        sys.modules[name] = ModuleType(name)
+
+
+def check() -> None:
+    """Import all that a runner may import; Python keeps the bytecode of what it compiles for it."""
+    sys.meta_path.append(Ours)
+    only_what_is_used(resizes=True)
+    import protego  # noqa: F401 - `robots_txt: cached` imports it
+
+    from curate.acquire.runner.work import check_img2dataset
+
+    check_img2dataset()
+
+
 def main() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a drain sends it to all processes of a run
     channel = Channel()
@@ -86,8 +114,8 @@ def main() -> None:
     from curate.core.child import limit
 
     limit(AS=hello["memory_bytes"], CORE=0)
-    sys.modules["wandb"] = ModuleType("wandb")  # img2dataset imports it; it leaves folders in the temporary folder
     try:
+        only_what_is_used(resizes=hello["settings"]["resize_mode"] != "no")
         from curate.acquire.runner.work import VERSION, Work
 
         work = Work(hello["settings"], hello["limiter"], hello["spool"], channel.send, channel.fail)
@@ -114,4 +142,4 @@ def _beat(channel: Channel, work: Any, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    check() if sys.argv[1:] == ["check"] else main()

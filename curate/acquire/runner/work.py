@@ -20,6 +20,7 @@ from typing import Any
 import cv2
 import fsspec
 import pyarrow as pa
+from fsspec.implementations.memory import MemoryFileSystem
 from img2dataset import downloader, resizer
 
 from curate.acquire.fetch.codes import CODES, Failure
@@ -103,12 +104,13 @@ class Work:
         try:
             self._download()
         finally:
-            fsspec.filesystem("memory").store.clear()
+            MemoryFileSystem.store.clear()
         for key in sorted(self.unanswered):
             self._answer(key, "unexpected", "img2dataset dropped the row; the runner's log has its message")
 
     def _download(self) -> None:
-        table = pa.table({"url": [""] * len(self.rows)})  # `fetch` knows them, and not all are valid Unicode
+        # no URLs: `fetch` knows them, and not all are valid Unicode. To convert a list, pyarrow would import pandas
+        table = pa.table({"url": pa.nulls(len(self.rows), pa.string())})
         with fsspec.open(f"{MEMORY}/rows", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
         downloader.Downloader(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import tarfile
@@ -13,6 +14,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -20,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from curate.acquire.download import child
 from curate.acquire.download.download import AcquireDownload
 from curate.acquire.download.environment import clean_environment
 from curate.acquire.webdataset import AcquireWebDataset
@@ -41,8 +44,6 @@ from tests.acquire.download.site import IMAGES, LATE, SECONDS, Row, Site, write_
 from tests.engine import workspaces
 
 pytestmark = pytest.mark.usefixtures("runner_python")
-SHARD_SECONDS = 15.0
-"""Long enough for the start of a runner and 20 requests on a busy machine."""
 RESIZED = {"resize_mode": "keep_ratio", "image_size": 12}
 
 
@@ -342,11 +343,31 @@ def test_rates_count_a_fetch_when_it_ended(site: Site, tmp_path: Path, monkeypat
 
 
 @pytest.mark.long
-def test_rows_left_at_the_deadline_of_a_shard_are_retried(site: Site, everything: Everything, tmp_path: Path) -> None:
+def test_rows_left_at_the_deadline_of_a_shard_are_retried(
+    site: Site, everything: Everything, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline comes when 20 URLs are answered."""
+    answered, late_now, told = threading.Semaphore(0), threading.Event(), Pulse.received
+
+    def received(self: Pulse, *of: Any) -> None:
+        told(self, *of)
+        answered.release()
+
+    def clock() -> float:
+        return math.inf if late_now.is_set() else time.monotonic()
+
+    monkeypatch.setattr(Pulse, "received", received)
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=clock))
     path = write_list(tmp_path / "list.jsonl", [row for row in site.rows() if row["url"] != site.url(LATE)])
-    pipeline = site.pipeline(path, portion_rows=1000, shard_deadline_seconds=SHARD_SECONDS)
+    pipeline = site.pipeline(path, portion_rows=1000)
     site.hold(20)
-    first = Pool.of(run(pipeline, str(tmp_path / "workspace")))
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, pipeline, str(tmp_path / "workspace"))
+        assert all(answered.acquire(timeout=SECONDS) for _ in range(20))
+        site.wait()
+        late_now.set()
+        first = Pool.of(running.result(SECONDS))
+    late_now.clear()
     late = {row["url"] for row in first.rows.values() if (row["reject"], row["status"]) == ("deadline", "error")}
     assert len(late) == len(IMAGES) + 4 - 20
     site.open()

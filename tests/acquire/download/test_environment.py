@@ -16,15 +16,19 @@ from curate.acquire.download import environment as made
 from curate.core.errors import PreflightError
 from tests.scopes import ROOT
 
-BUILD = "from curate.acquire.download import environment as e; from pathlib import Path; import sys; "
-"""Start of a program that builds an environment from the lock in argv[1]."""
+BUILD = (
+    "from curate.acquire.download import environment as e; from pathlib import Path; import sys; "
+    "e.LOCK = Path(sys.argv[1]); e.MAIN = e.LOCK.with_name('main.py'); "
+)
+"""Start of a program that builds an environment from the lock in argv[1], as `use` does."""
 
 
 def wheelhouse(folder: Path, code: str = "") -> Path:
-    """A lock of one package that is called img2dataset, and beside it the wheel."""
+    """A lock of one package that is called img2dataset; beside it are the wheel and a runner that imports it."""
     folder.mkdir(exist_ok=True)
     files = {
         "img2dataset/__init__.py": code,
+        "img2dataset/unused.py": "",
         "img2dataset-1.47.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: img2dataset\nVersion: 1.47.0\n",
         "img2dataset-1.47.0.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
@@ -33,6 +37,7 @@ def wheelhouse(folder: Path, code: str = "") -> Path:
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, text in (files | {"img2dataset-1.47.0.dist-info/RECORD": record}).items():
             archive.writestr(name, text)
+    (folder / "main.py").write_text("import img2dataset\n")
     lock = folder / "requirements.lock"
     lock.write_text(f"img2dataset==1.47.0 --hash=sha256:{hashlib.sha256(wheel.read_bytes()).hexdigest()}\n")
     return lock
@@ -58,6 +63,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def use(lock: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(made, "LOCK", lock)
+    monkeypatch.setattr(made, "MAIN", lock.with_name("main.py"))
     return lock
 
 
@@ -120,7 +126,7 @@ def test_the_command_that_builds_it(tmp_path: Path) -> None:
 def test_processes_that_need_it_at_the_same_time_build_it_once(tmp_path: Path, lock: Path) -> None:
     builds = tmp_path / "builds"
     program = BUILD + (
-        "e.LOCK = Path(sys.argv[1]); build = e._build\n"
+        "build = e._build\n"
         "def counted(*arguments):\n"
         "    open(sys.argv[2], 'a').write('x'); build(*arguments)\n"
         "e._build = counted; print(e.environment())"
@@ -142,7 +148,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_passes_for_complete(
     lock = use(
         wheelhouse(tmp_path / "wheels", f"open({str(reached)!r}, 'w').close(); open({str(blocked)!r})"), monkeypatch
     )
-    program = BUILD + "e.LOCK = Path(sys.argv[1]); e.environment()"
+    program = BUILD + "e.environment()"
     process = subprocess.Popen([sys.executable, "-c", program, str(lock)])
     reached.open().close()  # it is in the last step, the import
     process.send_signal(signal.SIGKILL)
@@ -155,6 +161,14 @@ def test_a_build_that_is_killed_leaves_nothing_that_passes_for_complete(
         fifo.touch()
     assert made.environment().exists()
     assert folders(tmp_path) == [made.place().name]
+
+
+def test_what_runners_import_is_compiled_and_no_more(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may run as a user who cannot write there, as in the Docker image."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setenv("PYTHONPYCACHEPREFIX", "/nowhere")
+    folder = made.environment().parents[1]
+    assert [path.name.split(".")[0] for path in folder.rglob("img2dataset/**/*.pyc")] == ["__init__"]
 
 
 @pytest.mark.parametrize(
@@ -238,5 +252,5 @@ def test_the_lock_has_versions_and_hashes_and_no_urls() -> None:
 
 
 def test_the_real_one_has_what_the_runner_imports(runner_python: Path) -> None:
-    code = "import img2dataset, protego, PIL"
-    assert subprocess.run([runner_python, "-I", "-c", code], env=made.clean_environment(), check=False).returncode == 0
+    command = [runner_python, "-I", made.MAIN, "check"]
+    assert subprocess.run(command, env=made.clean_environment(), check=False).returncode == 0

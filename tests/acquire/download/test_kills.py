@@ -28,7 +28,8 @@ from curate.acquire.download.runner import Runner
 from curate.core.recipe.load import load
 from curate.engine.run import run
 from tests.acquire.download.site import SECONDS, Site, runners, write_list
-from tests.e2e.commands import curate, curate_process
+from tests.draw import drawn
+from tests.e2e.commands import curate
 from tests.engine import workspaces
 from tests.engine.forks import Drivers
 from tests.engine.gates import Family
@@ -126,6 +127,7 @@ def test_a_driver_killed_in_the_middle_of_a_shard(place: Place, clean: Any, afte
     assert_same(place, clean)
 
 
+@pytest.mark.long
 def test_a_runner_killed_in_the_middle_of_a_shard(place: Place, clean: Any) -> None:
     place.site.hold(MIDDLE)
     driver = place.start()
@@ -137,7 +139,8 @@ def test_a_runner_killed_in_the_middle_of_a_shard(place: Place, clean: Any) -> N
     assert_same(place, clean)
 
 
-@pytest.mark.parametrize("how", [pytest.param("signal", marks=pytest.mark.long), "request"])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["signal", "request"])
 def test_a_run_stopped_in_the_middle_of_a_shard(place: Place, clean: Any, how: str) -> None:
     place.site.hold(MIDDLE)
     driver = place.start(run_id="one")
@@ -204,8 +207,8 @@ def points(log: Path) -> list[str]:
     return [re.sub("/versions/[0-9a-f]*", "/versions/*", name) for name in names]
 
 
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.long), 40])
-def test_a_driver_killed_at_points(place: Place, clean: Any, step: int) -> None:
+@pytest.mark.long
+def test_a_driver_killed_at_points(place: Place, clean: Any) -> None:
     """Each run resumes, and is killed at a later point."""
     log = place.workspace.parent / "points.log"
     logged = Place(place.workspace.parent / "logged", place.recipe, place.site, place.drivers)
@@ -222,7 +225,7 @@ def test_a_driver_killed_at_points(place: Place, clean: Any, step: int) -> None:
     )
     kinds += ("publish:fetches/", "publish:artifacts/*/rows/")
     assert [kind for kind in kinds if not any(fnmatch(point, f"*{kind}*") for point in found)] == []
-    for point in found[step // 2 :: step]:
+    for point in drawn(found):
         assert place.run(environment={"CURATE_FAULT_KILL": point})["signal"] == signal.SIGKILL, point
     assert place.run()["error"] is None
     assert_same(place, clean)
@@ -231,11 +234,15 @@ def test_a_driver_killed_at_points(place: Place, clean: Any, step: int) -> None:
 # --- the environment --------------------------------------------------------------------------------------------------
 
 
-def test_an_environment_that_cannot_be_built_is_one_line_before_anything_runs(place: Place, tmp_path: Path) -> None:
+def test_an_environment_that_cannot_be_built_is_one_line_before_anything_runs(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheels, cache = tmp_path / "wheels", tmp_path / "cache"
     wheels.mkdir()
-    offline = {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(wheels), "UV_CACHE_DIR": str(tmp_path / "uv")}
-    done = curate_process("run", place.recipe, "-w", place.workspace, CURATE_CACHE=str(cache), **offline)
+    offline = {"UV_OFFLINE": "1", "UV_FIND_LINKS": wheels, "UV_CACHE_DIR": tmp_path / "uv"}
+    for name, value in {"CURATE_CACHE": cache, **offline}.items():
+        monkeypatch.setenv(name, str(value))
+    done = curate("run", place.recipe, "-w", place.workspace)
     assert "pool: the environment of img2dataset cannot be built: " in done.error and done.out == ""
     assert [path.name for path in place.workspace.rglob("*")] == ["format.json"]
     assert [path for path in (cache / "envs").iterdir() if path.is_dir()] == []
@@ -267,6 +274,7 @@ def fill(folder: Path) -> Path:
     return ballast
 
 
+@pytest.mark.long
 def test_the_disk_of_the_workspace_is_full(place: Place, clean: Any, tmp_path: Path) -> None:
     with disk(tmp_path / "disk") as small:
         place.workspace = small / "workspace"

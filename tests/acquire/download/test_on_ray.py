@@ -19,7 +19,7 @@ from tests.engine import workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers
 
-pytestmark = [pytest.mark.usefixtures("runner_python"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("runner_python"), pytest.mark.timeout(600)]
 MIDDLE = 20
 """Requests that are answered before the others are held back."""
 
@@ -75,7 +75,6 @@ def test_a_worker_killed_in_the_middle_of_a_shard(
     assert_same(local, tmp_path / "workspace")
 
 
-@pytest.mark.long
 def test_workers_killed_while_they_publish(site: Site, recipe: Path, local: Path, on_ray: Any, tmp_path: Path) -> None:
     """Each death meets another portion: one whose worker dies three times is set aside."""
     tar, fetches, portion, *_ = sorted((local / "pools/web/portions").glob("*.json"))
@@ -97,7 +96,6 @@ def drivers() -> Iterator[Drivers]:
         made.kill()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_driver_ended_in_the_middle_of_a_shard(
     site: Site, recipe: Path, local: Path, on_this_ray: str, drivers: Drivers, tmp_path: Path, how: signal.Signals

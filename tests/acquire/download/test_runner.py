@@ -161,10 +161,11 @@ def test_a_process_that_hangs_is_replaced(tmp_path: Path, url: str, detail: str)
 
 
 def test_a_slow_consumer_is_not_taken_for_a_hanging_process(tmp_path: Path) -> None:
-    with Runner(settings(tmp_path), quiet_seconds=0.3) as runner:
-        for answer in runner.run(rows("ok", "ok", "ok"), 60):
-            time.sleep(0.4)
-            assert answer.code == "done"
+    with Runner(settings(tmp_path), quiet_seconds=QUIET_SECONDS) as runner:
+        answers = runner.run(rows("ok", "ok", "ok"), 60)
+        first = next(answers)
+        time.sleep(1.1 * QUIET_SECONDS)
+        assert [answer.code for answer in (first, *answers)] == ["done"] * 3
 
 
 def test_stop(runner: Runner) -> None:

@@ -116,31 +116,47 @@ def test_what_the_resizer_rejects() -> None:
 
 PLAIN = {"jpeg": encoded(noise(300, 200), "jpeg"), "png": encoded(gradient(200, 300), "png"), "RGBA": rgba()}
 RESIZE = """
-import io, json, sys
+import io, json, os, sys
 from img2dataset.resizer import Resizer
-resizer = Resizer(**json.loads(sys.argv[1]))
-for name in sys.argv[2:]:
-    with open(name, "rb") as file, open(name + ".out", "wb") as out:
-        out.write(resizer(io.BytesIO(file.read()))[0])
+for folder, options in json.loads(sys.argv[1]).items():
+    resizer = Resizer(**options)
+    for name in sys.argv[2:]:
+        with open(name, "rb") as file, open(os.path.join(folder, name), "wb") as out:
+            out.write(resizer(io.BytesIO(file.read()))[0])
 """
+RESIZED: dict[str, dict[str, object]] = {
+    "border": {"downscale_interpolation": "cubic", "encode_format": "webp", "encode_quality": 80},
+    "center_crop": {"resize_only_if_bigger": True, "skip_reencode": True},
+    "keep_ratio": {"encode_format": "png", "encode_quality": 1},
+    "keep_ratio_largest": {"upscale_interpolation": "nearest", "image_size": 240},
+    "no": {"disable_all_reencoding": False},
+}
+"""Options by resize mode."""
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"resize_mode": "border", "downscale_interpolation": "cubic", "encode_format": "webp", "encode_quality": 80},
-        {"resize_mode": "center_crop", "resize_only_if_bigger": True, "skip_reencode": True},
-    ],
-)
-def test_img2dataset_alone_stores_the_same(tmp_path: Path, runner_python: Path, options: dict[str, object]) -> None:
-    options = {"image_size": 128, "resize_only_if_bigger": False, **options}
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory, runner_python: Path) -> Path:
+    """What img2dataset stores: PLAIN by resize mode."""
+    folder = tmp_path_factory.mktemp("alone")
     for name, image in PLAIN.items():
-        (tmp_path / name).write_bytes(image)
-    command = [runner_python, "-I", "-c", RESIZE, json.dumps(options), *PLAIN]
-    subprocess.run(command, cwd=tmp_path, env=clean_environment(), check=True)
-    for name, (answer, stored) in fetched(PLAIN, **options).items():
-        assert stored == (tmp_path / f"{name}.out").read_bytes(), name
-        assert answer.ext == options.get("encode_format", "jpg")
+        (folder / name).write_bytes(image)
+    for mode in RESIZED:
+        (folder / mode).mkdir()
+    command = [runner_python, "-I", "-c", RESIZE, json.dumps({mode: resized(mode) for mode in RESIZED}), *PLAIN]
+    subprocess.run(command, cwd=folder, env=clean_environment(), check=True)
+    return folder
+
+
+def resized(mode: str) -> dict[str, object]:
+    return {"resize_mode": mode, "image_size": 128, "resize_only_if_bigger": False, **RESIZED[mode]}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", RESIZED)
+def test_img2dataset_alone_stores_the_same(alone: Path, mode: str) -> None:
+    for name, (answer, stored) in fetched(PLAIN, **resized(mode)).items():
+        assert stored == (alone / mode / name).read_bytes(), name
+        assert answer.ext == RESIZED[mode].get("encode_format", "jpg")
         width, height = Image.open(io.BytesIO(PLAIN[name])).size
         assert answer.meta == {"original_width": width, "original_height": height}
 

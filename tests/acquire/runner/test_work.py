@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -209,6 +210,18 @@ def test_its_memory_is_limited(server: FaultServer) -> None:
     assert b"PYTEST" not in variables
 
 
+@pytest.mark.parametrize("resize_mode", ["no", "keep_ratio"])
+def test_it_imports_only_what_it_uses(server: FaultServer, resize_mode: str) -> None:
+    """Packages with machine code are the slow ones. Those of albumentations are there for resizing."""
+    with Runner(settings(server, resize_mode=resize_mode)) as runner:
+        list(runner.run(rows(server)[:1], 60))
+        mapped = Path(f"/proc/{process(runner)}/maps").read_text()
+    names = set(re.findall(r"/site-packages/(\w+)/", mapped))
+    own = {"PIL", "cv2", "numpy", "pyarrow"}
+    assert names == own if resize_mode == "no" else names > own | {"scipy"}
+    assert "pandas" not in names
+
+
 def open_files(pid: int) -> list[str]:
     """What a process has open; files that it closes while they are listed are left out."""
     names = []
@@ -277,6 +290,7 @@ spec = importlib.util.spec_from_file_location("runner_main", sys.argv[1])
 main = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(main)
 sys.meta_path.append(main.Ours)
+main.only_what_is_used(resizes=False)
 from curate.acquire.runner import work
 work.check_img2dataset()
 for name, value in {"VERSION": "1.46.0", "SIGNATURES": {"print": (print, "row timeout")}}.items():

@@ -16,7 +16,7 @@ from tests.engine import workspaces
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 from tests.engine.test_object_store import mirror
 
-pytestmark = pytest.mark.usefixtures("runner_python")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("runner_python")]
 FAULTS = {
     "none": [],
     "slow down, one request of 5": [Fault("slow_down", every=5)],
@@ -44,7 +44,7 @@ def local(site: Site, path: Path, memory: Path) -> Path:
     return memory / "local"
 
 
-@pytest.mark.parametrize("name", [pytest.param(one, marks=pytest.mark.long) if FAULTS[one] else one for one in FAULTS])
+@pytest.mark.parametrize("name", FAULTS)
 def test_faults_change_nothing(
     name: str, site: Site, path: Path, local: Path, proxy: Proxy, object_store: Any, tmp_path: Path
 ) -> None:

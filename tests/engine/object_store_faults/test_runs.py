@@ -16,6 +16,7 @@ from tests.engine import toys, workspaces
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 from tests.engine.test_object_store import mirror
 
+pytestmark = pytest.mark.long
 SMALL = {"pool__rows": 16, "pool__shard_rows": 8}
 FAULTS = {
     "slow down, one request of 5": [Fault("slow_down", every=5)],
@@ -27,7 +28,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_change_nothing(name: str, proxy: Proxy, object_store: Any, workspace: Path, tmp_path: Path) -> None:
     url = f"s3://{new_bucket(object_store)}/workspace"
@@ -41,7 +41,6 @@ def test_faults_change_nothing(name: str, proxy: Proxy, object_store: Any, works
     workspaces.assert_same(workspace, mirror(Storage(url), tmp_path))
 
 
-@pytest.mark.long
 def test_lists_that_lag_leave_no_wrong_result(proxy: Proxy, object_store: Any, workspace: Path, tmp_path: Path) -> None:
     url = f"s3://{new_bucket(object_store)}/workspace"
     proxy.faults.append(Fault("lag"))

@@ -21,6 +21,7 @@ from tests.core.store.object_store import forget_connections, new_bucket
 from tests.engine.mixed import image_bytes
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 
+pytestmark = pytest.mark.long
 ALL = ("slow_down", "stall", "cut_reply")
 
 
@@ -38,7 +39,6 @@ def test_a_creator_recognises_what_it_has_created(proxy: Proxy, storage: Storage
     assert storage.read("manifest.json") == b"mine"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("fault", [*ALL, "cut_download"])
 def test_reads_are_repeated(proxy: Proxy, storage: Storage, fault: str) -> None:
     data = bytes(range(256)) * 400
@@ -55,7 +55,6 @@ def test_reads_are_repeated(proxy: Proxy, storage: Storage, fault: str) -> None:
     assert storage.list("") == {"a/file": len(data)}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("fault", [*ALL, "cut_upload"])
 def test_writes_are_repeated(proxy: Proxy, storage: Storage, fault: str) -> None:
     for method in ("PUT", "POST"):
@@ -77,7 +76,6 @@ def test_an_empty_object_and_a_large_one_are_read(storage: Storage) -> None:
         storage.read("missing")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("fault", "said"), [("slow_down", "limits requests"), ("cut_reply", "not answer")])
 def test_a_store_that_stays_away_is_named_in_one_line(
     proxy: Proxy, storage: Storage, fault: str, said: str, monkeypatch: pytest.MonkeyPatch
