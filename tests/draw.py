@@ -16,7 +16,7 @@ from typing import TypeVar
 from tests.scopes import ROOT
 
 SHARE = 3
-"""One point of so many."""
+"""One point of three."""
 T = TypeVar("T")
 
 
@@ -30,7 +30,7 @@ def seed() -> str:
 
 
 def drawn(points: Sequence[T]) -> list[T]:
-    """The points to visit, in their order; at least one, if there are any."""
+    """The points to visit, ordered as given; at least one, if there are any."""
     if seed() == "all":
         return list(points)
     order = sorted(range(len(points)), key=lambda i: sha256(f"{seed()} {i} {points[i]}".encode()).digest())
