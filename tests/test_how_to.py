@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from curate.service.settings import Settings
 from pipelines.serve import ImageServer, Request, Response
 from tests.core.store.object_store import forget_connections
 from tests.distill.datasets import drawn_items, write_dataset
-from tests.e2e.commands import curate
+from tests.e2e.commands import curate, distill
 from tests.video.pool import video
 
 HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
@@ -98,13 +98,15 @@ def follow(page: str, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, st
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     program, *words = shlex.split(line, comments=True)
     if program == "export":
-        monkeypatch.setenv(*words[0].split("=", 1))
+        name, value = words[0].split("=", 1)
+        monkeypatch.setenv(name, value)
+        if name == "PYTHONPATH":  # of this process, too, in which the commands run
+            monkeypatch.syspath_prepend(Path(value).resolve())
         return ""
-    if program == "distill":
-        program = str(Path(sys.executable).with_name("distill"))
-    if program != "curate":
+    commands = {"curate": curate, "distill": distill}
+    if program not in commands:
         return subprocess.run([program, *words], check=True, capture_output=True, text=True).stdout
-    said = curate(*words)
+    said = commands[program](*words)
     assert said.code == 0, said
     return said.words
 
@@ -274,11 +276,13 @@ QUICKLY = {"train.steps=20": " --set ".join(SHORT)}
 
 
 @pytest.fixture
-def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working folder, with the dataset of the recipe `quickstart`."""
     monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "workspace" / "datasets" / "quickstart", drawn_items(60))
-    return tmp_path
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mypackage"]:
+        del sys.modules[name]
 
 
 def metrics_of(folder: Path, name: str) -> list[float]:
