@@ -116,10 +116,12 @@ def test_my_images(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("from-python.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("search.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_map(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("map.md", monkeypatch)
 
@@ -140,6 +142,7 @@ class Hosts(ImageServer):
         )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("runner_python")
 def test_url_lists(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"{number:03}.jpg" for number in range(93)] + ["busy-1.jpg", "busy-2.jpg"]
@@ -182,6 +185,7 @@ class Later(Hosts):
         )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("runner_python")
 def test_releases(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = {"other": jpeg(0)} | {f"{number:03}.jpg": jpeg(number + 1) for number in range(100)}
@@ -209,16 +213,19 @@ def jpeg(seed: int) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.long
 def test_tune_a_threshold(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("tune-a-threshold.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_captions(here: Path, monkeypatch: pytest.MonkeyPatch, endpoint: Any) -> None:
     script = endpoint.script(style="captions", models=["my-model"])
     follow("captions.md", monkeypatch, {"http://localhost:8000/v1": script.base_url})
     assert set(Counter((line["prompt"], line["seed"], *line["images"]) for line in script.log()).values()) <= {1, 2}
 
 
+@pytest.mark.long
 def test_grow_a_pool(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "new").mkdir()
     random = np.random.default_rng(3)
@@ -227,6 +234,7 @@ def test_grow_a_pool(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("grow-a-pool.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A still, an animation whose frames are plain, and one in which every other frame is."""
     (here / "animations").mkdir()
@@ -240,6 +248,7 @@ def test_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("frames.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_videos(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "videos").mkdir()
     for name, film in (("holiday.mp4", "film"), ("holiday.avi", "again"), ("street.mp4", "other")):
@@ -248,6 +257,7 @@ def test_videos(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("videos.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_s3(here: Path, monkeypatch: pytest.MonkeyPatch, object_store: Any) -> None:
     object_store.create_bucket(Bucket="bucket")
     for path in (here / "photos").rglob("*.*"):
@@ -293,6 +303,7 @@ def metrics_of(folder: Path, name: str) -> list[float]:
     return found
 
 
+@pytest.mark.long
 def test_add_an_objective(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("add-an-objective.md", monkeypatch, QUICKLY)
     assert all(value > 0 for value in metrics_of(quickstart, "tiny/cosines"))
@@ -318,6 +329,7 @@ def test_the_objective_of_the_page_is_its_formula() -> None:
     assert objective.loss(student[:1], teacher[:1]).requires_grad
 
 
+@pytest.mark.long
 def test_add_a_teacher(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("add-a-teacher.md", monkeypatch, QUICKLY)
     for kind in ("summary", "patches"):
