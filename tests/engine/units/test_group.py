@@ -144,6 +144,7 @@ def resume(drivers: Drivers, workspace: Path, log: Path, **kill: Any) -> dict[st
     return said
 
 
+@pytest.mark.long
 def test_driver_killed_wherever_it_writes(
     clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, drivers: Drivers
 ) -> None:
