@@ -25,7 +25,6 @@ HEAVY = (
     "tests/acquire/download",
     "tests/acquire/runner",
     "tests/api",
-    "tests/bench",
     "tests/caption/test_mix_run.py",
     "tests/distill/commands",
     "tests/distill/evaluation",

@@ -13,7 +13,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from curate.service.settings import Settings
 from pipelines.serve import ImageServer, Request, Response
 from tests.core.store.object_store import forget_connections
 from tests.distill.datasets import drawn_items, write_dataset
-from tests.e2e.commands import curate
+from tests.e2e.commands import curate, distill
 from tests.video.pool import video
 
 HOW_TO = Path(__file__).parents[1] / "docs" / "how-to"
@@ -98,13 +98,15 @@ def follow(page: str, monkeypatch: pytest.MonkeyPatch, replaced: Mapping[str, st
 def run_line(line: str, monkeypatch: pytest.MonkeyPatch) -> str:
     program, *words = shlex.split(line, comments=True)
     if program == "export":
-        monkeypatch.setenv(*words[0].split("=", 1))
+        name, value = words[0].split("=", 1)
+        monkeypatch.setenv(name, value)
+        if name == "PYTHONPATH":  # of this process, too, in which the commands run
+            monkeypatch.syspath_prepend(Path(value).resolve())
         return ""
-    if program == "distill":
-        program = str(Path(sys.executable).with_name("distill"))
-    if program != "curate":
+    commands = {"curate": curate, "distill": distill}
+    if program not in commands:
         return subprocess.run([program, *words], check=True, capture_output=True, text=True).stdout
-    said = curate(*words)
+    said = commands[program](*words)
     assert said.code == 0, said
     return said.words
 
@@ -114,10 +116,12 @@ def test_my_images(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("from-python.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("search.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_map(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("map.md", monkeypatch)
 
@@ -138,6 +142,7 @@ class Hosts(ImageServer):
         )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("runner_python")
 def test_url_lists(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"{number:03}.jpg" for number in range(93)] + ["busy-1.jpg", "busy-2.jpg"]
@@ -180,6 +185,7 @@ class Later(Hosts):
         )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("runner_python")
 def test_releases(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = {"other": jpeg(0)} | {f"{number:03}.jpg": jpeg(number + 1) for number in range(100)}
@@ -207,16 +213,19 @@ def jpeg(seed: int) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.long
 def test_tune_a_threshold(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("tune-a-threshold.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_captions(here: Path, monkeypatch: pytest.MonkeyPatch, endpoint: Any) -> None:
     script = endpoint.script(style="captions", models=["my-model"])
     follow("captions.md", monkeypatch, {"http://localhost:8000/v1": script.base_url})
     assert set(Counter((line["prompt"], line["seed"], *line["images"]) for line in script.log()).values()) <= {1, 2}
 
 
+@pytest.mark.long
 def test_grow_a_pool(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "new").mkdir()
     random = np.random.default_rng(3)
@@ -225,6 +234,7 @@ def test_grow_a_pool(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("grow-a-pool.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A still, an animation whose frames are plain, and one in which every other frame is."""
     (here / "animations").mkdir()
@@ -238,6 +248,7 @@ def test_frames(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("frames.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_videos(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "videos").mkdir()
     for name, film in (("holiday.mp4", "film"), ("holiday.avi", "again"), ("street.mp4", "other")):
@@ -246,6 +257,7 @@ def test_videos(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("videos.md", monkeypatch)
 
 
+@pytest.mark.long
 def test_s3(here: Path, monkeypatch: pytest.MonkeyPatch, object_store: Any) -> None:
     object_store.create_bucket(Bucket="bucket")
     for path in (here / "photos").rglob("*.*"):
@@ -274,11 +286,13 @@ QUICKLY = {"train.steps=20": " --set ".join(SHORT)}
 
 
 @pytest.fixture
-def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working folder, with the dataset of the recipe `quickstart`."""
     monkeypatch.chdir(tmp_path)
     write_dataset(tmp_path / "workspace" / "datasets" / "quickstart", drawn_items(60))
-    return tmp_path
+    yield tmp_path
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mypackage"]:
+        del sys.modules[name]
 
 
 def metrics_of(folder: Path, name: str) -> list[float]:
@@ -289,6 +303,7 @@ def metrics_of(folder: Path, name: str) -> list[float]:
     return found
 
 
+@pytest.mark.long
 def test_add_an_objective(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("add-an-objective.md", monkeypatch, QUICKLY)
     assert all(value > 0 for value in metrics_of(quickstart, "tiny/cosines"))
@@ -314,6 +329,7 @@ def test_the_objective_of_the_page_is_its_formula() -> None:
     assert objective.loss(student[:1], teacher[:1]).requires_grad
 
 
+@pytest.mark.long
 def test_add_a_teacher(quickstart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("add-a-teacher.md", monkeypatch, QUICKLY)
     for kind in ("summary", "patches"):

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from curate.caption.ask import Ask
 from curate.caption.generate import Generate
 from curate.caption.rewrite import Rewrite
@@ -43,6 +45,7 @@ def check(result: Result) -> None:
         rows = entry.after
 
 
+@pytest.mark.long
 def test_workers_that_die_on_ray(endpoint: Any, on_ray: Any, tmp_path: Path) -> None:
     """One dies when it sends the first questions, its successor when it sends the first text to rewrite."""
     script = endpoint.script(style="captions", latency_seconds=0.3, slots=8, wrong_schema=0.3)  # some are asked twice

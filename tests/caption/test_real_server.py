@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from curate.caption.generate import Generate
 from curate.caption.rewrite import Rewrite
 from curate.engine.run import run
@@ -12,6 +14,8 @@ from tests.caption.test_run import pool, rows
 from tests.servers.transformers_server import RealServer
 
 ROWS = 5
+
+pytestmark = pytest.mark.long
 
 
 def test_images_are_captioned_and_captions_rewritten(real_server: RealServer, tmp_path: Path) -> None:

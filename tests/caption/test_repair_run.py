@@ -121,6 +121,7 @@ def test_the_texts_that_are_chosen(found: list[dict[str, Any]]) -> None:
     assert not any(row["obeyed"] and row["chosen"] == row["generated"] for row in found if row["generated_injection"])
 
 
+@pytest.mark.long
 def test_the_same_on_ray(found: list[dict[str, Any]], script: Any, tmp_path: Path, on_ray: Any) -> None:
     before = script.stats()["requests"]
     run(pipeline(script), str(tmp_path / "w"), engine=on_ray)

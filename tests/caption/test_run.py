@@ -141,6 +141,7 @@ def test_another_model_or_prompt_sends_new_requests(endpoint: Any, tmp_path: Pat
     assert Counter(line["model"] for line in script.log()) == {"a": 10, "b": 5}
 
 
+@pytest.mark.long
 def test_the_same_on_ray(result: Result, script: Any, workspace: Path, tmp_path: Path, on_ray: Any) -> None:
     run(pipeline(script), str(tmp_path / "ray"), options=LOSSES, engine=on_ray)
     for op in ("generate", "rewrite", "summarise", "ask"):

@@ -43,7 +43,7 @@ from distill.training.sharding import full_state, full_tensor
 from distill.training.trainer import Trainer
 from tests.distill.routing import Routing, record_routing, replay_routing
 
-SAVED, KILLED = 2, {"killed": 2, "logged": 35, "logged again": 70}
+SAVED, KILLED = 2, {"killed": 2, "logged": 14, "logged again": 28}
 """Steps before which a job is killed."""
 LOGGED = "logged"
 

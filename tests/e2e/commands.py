@@ -1,4 +1,4 @@
-"""`curate` as an operator calls it: what it says, where, and with which exit code."""
+"""`curate` and `distill` as an operator calls them: what they say, where, and with which exit code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
@@ -38,10 +39,20 @@ class CommandResult:
 
 def curate(*words: str | Path) -> CommandResult:
     """Run the command in this process; only CurateError is turned into a message."""
+    return _called(main, "curate", *words)
+
+
+def distill(*words: str | Path) -> CommandResult:
+    """Run the command in this process, as `curate` does."""
+    from distill.cli import main  # imports torch, which few tests of commands need
+
+    return _called(main, "distill", *words)
+
+
+def _called(main: Callable[[], None], *words: str | Path) -> CommandResult:
     out, err = io.StringIO(), io.StringIO()
-    argv = ["curate", *map(str, words)]
     with (
-        mock.patch.object(sys, "argv", argv),
+        mock.patch.object(sys, "argv", [*map(str, words)]),
         mock.patch.object(os, "_exit", sys.exit),  # as `main` ends beside a thread that hangs
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from curate.core.recipe.load import load
 from curate.engine.run import run
 from tests.e2e import image_files
@@ -13,6 +15,8 @@ from tests.e2e.recipes import write_recipe
 from tests.engine.workspaces import assert_same, files
 
 COUNT = 150
+
+pytestmark = pytest.mark.long
 
 
 def test_all_data_is_identical_on_local_and_on_ray(tmp_path: Path, on_ray: Any) -> None:

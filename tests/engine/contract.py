@@ -12,6 +12,7 @@ import math
 import os
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -222,8 +223,8 @@ def stage_of(op: str, place: Path | None = None) -> Stage:
     return registry.resolve(op)(**STAGES[name][2])
 
 
-def pipeline(source: Source, upto: str | None = None, without: tuple[str, ...] = ()) -> Pipeline:
-    """All stages over a pool, or all `without` some; `upto` one of them, with what it needs."""
+def pipeline(source: Source, without: Collection[str] = ()) -> Pipeline:
+    """All stages over a pool, or all `without` some, but with what the others need."""
     made = Pipeline().add("pool", source)
     for name, (op, inputs, parameters, ports) in STAGES.items():
         stage = registry.resolve(op)(**parameters)
@@ -231,7 +232,7 @@ def pipeline(source: Source, upto: str | None = None, without: tuple[str, ...] =
         if isinstance(stage, Filter):
             made.add(f"{name}_alive", Alive(column=stage.places()), name)
     made.check()
-    wanted, todo = set(), [upto] if upto else [name for name in made.nodes if name not in without]
+    wanted, todo = set(), [name for name in made.nodes if name not in without]
     while todo:
         name = todo.pop()
         wanted.add(name)

@@ -153,6 +153,7 @@ def test_poison_is_laid_at_the_door_of_the_stage_that_died(workspace: Path) -> N
     assert [result.ledger[f"stage_{i}"].after for i in (1, 2, 3)] == [4, 3, 3]
 
 
+@pytest.mark.long
 def test_ray_finds_rows_that_kill_workers_and_keeps_the_others(workspace: Path, on_ray: Any) -> None:
     pipeline = toys.chain(toys.Bad(how="kill", numbers=(2,)), toys.Total(reads_column="fine"), rows=12, shard_rows=4)
     result = run(pipeline, str(workspace), engine=on_ray, options=HALF)

@@ -20,6 +20,8 @@ from distill.samples.sources.tagged import resolve
 from tests.engine.gates import Gate
 from tests.service.one_machine import OneMachine, embedded
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -115,7 +117,6 @@ def _curate(*words: object, typed: str = "") -> str:
 # --- its own Ray ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_runs_outlast_the_service_and_its_ray(folder: Path, gate: Gate) -> None:
     """The service ends in the middle of a run, and its Ray with it; the next start finds the run lost and resumes it.

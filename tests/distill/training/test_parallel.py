@@ -72,15 +72,15 @@ def everything(dataset: str, run: str) -> dict[str, Any]:
 
 
 def captioned(dataset: str, run: str) -> dict[str, Any]:
-    """A recipe of 100 short steps with texts of which one is drawn, and sizes that differ by epoch."""
+    """A recipe of 40 short steps with texts of which one is drawn, and sizes that differ by epoch."""
     values = recipe_values(dataset, run)
     source = {"texts": {"txt": 1, "json.key": 2}, "single_sentence": 0.5, "max_tokens": {4: 1.0, 9: 1.0}}
     values["data"]["sources"][0] |= source
     values["data"]["sequence_tokens"] = 24
     values["student"] |= {"text": {"vocabulary": 300, "context": 8, "width": 8, "depth": 1, "heads": 1}, "embed": 8}
     values |= {"contrastive": {"weight": 0.5}, "evaluate": {"tasks": []}}
-    values["train"] |= {"steps": 100}
-    values["run"] |= {"log_every": 8, "checkpoint_every": 25}
+    values["train"] |= {"steps": 40}
+    values["run"] |= {"log_every": 3, "checkpoint_every": 10}
     return values
 
 
@@ -348,7 +348,7 @@ def test_the_command_line_under_torchrun(finished, monkeypatch, capsys):
 
 @pytest.fixture(scope="module")
 def logged(finished) -> dict[int, list[list[Any]]]:
-    """What the last attempt at each of 100 steps saw: of two ranks that were killed, two that resumed and were killed,
+    """What the last attempt at each of 40 steps saw: of two ranks that were killed, two that resumed and were killed,
     and one process that finished the run."""
     former = log_samples(finished.place)
     try:
@@ -369,9 +369,9 @@ def logged(finished) -> dict[int, list[list[Any]]]:
 
 
 def test_the_steps_planned_again_are_those_of_training(finished, logged):
-    assert sorted(logged) == list(range(1, 101))
+    assert sorted(logged) == list(range(1, 41))
     past = PastSteps(RunFolder(finished.place / "captioned"))
-    assert [past.ranks(step) for step in (1, 50, 51, 100)] == [2, 2, 1, 1]
+    assert [past.ranks(step) for step in (1, 20, 21, 40)] == [2, 2, 1, 1]
     saw: dict[str, list[tuple[int, int]]] = {}
     for step, seen in logged.items():
         plan, ranks = past.plan(step), past.ranks(step)
@@ -390,24 +390,24 @@ def test_the_steps_planned_again_are_those_of_training(finished, logged):
 
 def test_explain_prints_the_samples_of_a_step(finished, logged, capsys):
     run = str(finished.place / "captioned")
-    for step in (1, 31, 42, 75, 100):
+    for step in (1, 13, 17, 30, 40):
         found = explain(run, step, None, Console(quiet=True), as_json=True)
         assert json.loads(capsys.readouterr().out) == found
         drawn = [[item["rank"], item["sequence"], item["key"], *item["texts"]] for item in found["samples"]]
         assert sorted(drawn) == sorted(logged[step])
         first, last = found["losses_of_steps"]
-        assert first <= step <= last < first + 8
+        assert first <= step <= last < first + 3
         assert found["losses"]["loss"] > 0
         assert "places" not in found["losses"]
-    # the line that covers step 49 was lost at the kill, and the run resumed after step 50
-    assert explain(run, 49, None, Console(quiet=True))["losses"] is None
-    one = explain(run, 30, 1, Console(quiet=True))
+    # the line that covers step 19 was lost at the kill, and the run resumed after step 20
+    assert explain(run, 19, None, Console(quiet=True))["losses"] is None
+    one = explain(run, 12, 1, Console(quiet=True))
     assert {item["rank"] for item in one["samples"]} == {1}
     assert all(item["tokens"] <= 9 for item in one["samples"])
     key = logged[3][0][2]
     shown = where(run, [key], Console(quiet=True), as_json=True)["keys"][key]
     assert json.loads(capsys.readouterr().out)["keys"][key] == shown
-    lost = (25, 49, 50)  # after the last line before each checkpoint that a run resumed from
+    lost = (10, 19, 20)  # after the last line before each checkpoint that a run resumed from
     timed = [item["time"] for item in shown if item["step"] not in lost]
     assert timed and all(time.time() - 3600 < then <= time.time() for then in timed)
 
@@ -415,7 +415,7 @@ def test_explain_prints_the_samples_of_a_step(finished, logged, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["explain", "RUN", "--step", "101"], "--step 101: .* has the steps 1 to 100"),
+        (["explain", "RUN", "--step", "41"], "--step 41: .* has the steps 1 to 40"),
         (["explain", "RUN", "--step", "1", "--rank", "2"], "--rank 2: step 1 was shared by 2 ranks; give 0 to 1"),
         (["explain", "/nowhere", "--step", "1"], "/nowhere is not a run folder"),
         (["where", "RUN", "toy"], "KEY: 'toy' is not a key; expected 32 hex characters"),

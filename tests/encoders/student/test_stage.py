@@ -19,7 +19,7 @@ from curate.core.recipe.registry import resolve
 from curate.core.store.storage import Storage, open_storage
 from curate.core.vectors import from_binary
 from curate.encoders import spec as specs
-from curate.engine.run import run
+from curate.engine.run import Result, run
 from curate.image.embed import Embed
 from curate.text.embed import Embed as TextEmbed
 from tests.codec.make_images import encoded
@@ -53,20 +53,34 @@ def facts_of(storage: Storage, op: str, shard: str) -> pa.Table:
     return facts.read(storage, f"facts/{op}/{folder}", shard, 1)
 
 
-def test_both_engines_store_the_models_vectors_and_similarities(folder: Path, tmp_path: Path, on_ray: Any) -> None:
-    images = tmp_path / "images"
-    images.mkdir()
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("images")
     for place, size in enumerate(SIZES):
-        (images / f"{place}.png").write_bytes(encoded(blob_image(*size, seed=place), "PNG"))
-        (images / f"{place}.txt").write_text(TEXTS[place % len(TEXTS)])
-    pipeline = _pipeline(images, f"distill:{folder}")
-    here = run(pipeline, str(tmp_path / "local"))
-    run(pipeline, str(tmp_path / "ray"), engine=on_ray)
-    assert_same(tmp_path / "local", tmp_path / "ray", within=1e-5)
+        (path / f"{place}.png").write_bytes(encoded(blob_image(*size, seed=place), "PNG"))
+        (path / f"{place}.txt").write_text(TEXTS[place % len(TEXTS)])
+    return path
 
+
+@pytest.fixture(scope="module")
+def local(folder: Path, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    """The workspace of a run, and its result."""
+    workspace = tmp_path_factory.mktemp("student") / "local"
+    return workspace, run(_pipeline(images, f"distill:{folder}"), str(workspace))
+
+
+@pytest.mark.long
+def test_the_same_on_ray(folder: Path, images: Path, local: tuple[Path, Result], tmp_path: Path, on_ray: Any) -> None:
+    run(_pipeline(images, f"distill:{folder}"), str(tmp_path / "ray"), engine=on_ray)
+    assert_same(local[0], tmp_path / "ray", within=1e-5)
+
+
+def test_stages_store_the_models_vectors_and_similarities(
+    folder: Path, images: Path, local: tuple[Path, Result]
+) -> None:
     encoder = encoders.load(f"distill:{folder}", device="cpu")
-    storage = open_storage(str(tmp_path / "local"))
-    bases = {name: url.removeprefix(f"{storage.url}/") for name, url in here.outputs.items()}
+    storage = open_storage(str(local[0]))
+    bases = {name: url.removeprefix(f"{storage.url}/") for name, url in local[1].outputs.items()}
     rows = 0
     for shard in read_shards(storage, bases["pool"]):
         names = storage.read_table(shard.table, columns=["source_id"])["source_id"].to_pylist()

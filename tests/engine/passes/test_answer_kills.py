@@ -80,6 +80,7 @@ def interrupted(workspace: Path, endpoint: Endpoint) -> Iterator[Callable[[int],
     return end
 
 
+@pytest.mark.long
 def test_requests_in_flight_of_a_killed_run_are_repeated(
     workspace: Path, interrupted: Callable[[int], tuple[int, Result]]
 ) -> None:
@@ -133,6 +134,7 @@ def delays(notes: list[tuple[str, float, Any]], killed: float) -> tuple[float, f
     return max([*writes, *(killed - at for at in begun.values())]), max(b - a for a, b in pairwise(beats)) - 0.1
 
 
+@pytest.mark.long
 def test_no_request_whose_answer_arrived_a_second_before_a_kill_is_repeated(
     workspace: Path, endpoint: Endpoint, tmp_path: Path
 ) -> None:
@@ -165,6 +167,7 @@ def test_no_request_whose_answer_arrived_a_second_before_a_kill_is_repeated(
     assert not segments(workspace)
 
 
+@pytest.mark.long
 def test_a_stopped_run_keeps_its_answers(workspace: Path, interrupted: Callable[[int], tuple[int, Result]]) -> None:
     requests, result = interrupted(signal.SIGTERM)
     assert requests == ROWS - ANSWERED and result.ledger["stage_1"].after == ROWS
@@ -193,6 +196,7 @@ def test_a_stopped_run_takes_in_what_is_answered_soon(workspace: Path, endpoint:
     assert result.ledger["stage_1"].after == 32
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_on_ray_leaves_its_answers_to_the_next(
     workspace: Path, endpoint: Endpoint, on_ray: Any, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from tests.servers.transformers_server import RealServer
 
 WORDS = 12
 
+pytestmark = pytest.mark.long
+
 
 class Client:
     """Sends bodies to the server, some at once."""

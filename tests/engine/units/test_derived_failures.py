@@ -61,6 +61,7 @@ def test_a_missing_parents_table_is_a_one_line_error(workspace: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.long
 def test_a_parent_that_kills_the_process_is_found(workspace: Path, on_ray: Any) -> None:
     made = derived.pipeline(tiles__killing=(2,), pool__rows=4, pool__shard_rows=2)
     result = run(made, str(workspace), engine=on_ray, options=ALL)
@@ -162,6 +163,7 @@ def clean(memory: Path, drivers: Drivers) -> tuple[list[Path], list[list[str]]]:
     return [first, second], points
 
 
+@pytest.mark.long
 def test_bytes_exist_before_the_tables_that_name_them(clean: tuple[list[Path], list[list[str]]]) -> None:
     for number, points in enumerate(clean[1], 1):
         done = [point.removesuffix(":published") for point in points if point.endswith(":published")]

@@ -34,7 +34,7 @@ MOMENTS = 2
 FITS = {"in one piece": ("tree", "meanings"), "by cells": ("cells",)}
 """Recipes, each with its fits in order: they are built in turn, so that a kill hits a known one."""
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,6 @@ def test_killed_at_every_checkpoint(clean: Clean, begun: Path, drivers: Drivers)
     workspaces.assert_same(clean.done, begun)
 
 
-@pytest.mark.long
 def test_killed_before_every_other_checkpoint(clean: Clean, begun: Path, drivers: Drivers) -> None:
     """What is written and not published yet is done again."""
     for point in clean.checkpoints(":written")[::2]:
@@ -137,7 +136,6 @@ def test_killed_before_every_other_checkpoint(clean: Clean, begun: Path, drivers
     workspaces.assert_same(clean.done, begun)
 
 
-@pytest.mark.long
 def test_killed_at_seeded_moments(clean: Clean, begun: Path, drivers: Drivers) -> None:
     moments = sorted(random.Random(3).sample(range(clean.calls // 4, clean.calls), MOMENTS))
     ends = [go(drivers, clean.recipe, begun, call=number)["signal"] for number in moments]
@@ -149,7 +147,6 @@ def test_killed_at_seeded_moments(clean: Clean, begun: Path, drivers: Drivers) -
 # --- Ray --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_workers_killed_in_iterations(
     clean: Clean, begun: Path, tmp_path: Path, on_ray: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +164,6 @@ def test_workers_killed_in_iterations(
     workspaces.assert_same(clean.done, begun)
 
 
-@pytest.mark.long
 def test_driver_killed_under_ray(
     clean: Clean, begun: Path, drivers: Drivers, on_ray: Any, on_this_ray: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +183,6 @@ def test_driver_killed_under_ray(
 # --- parts of the size they have --------------------------------------------------------------------------------------
 
 
-@pytest.mark.long
 def test_the_same_bytes_anywhere(memory: Path, workspace: Path, on_ray: Any) -> None:
     """Two parts: with one thread and two, in this process and with Ray's workers."""
     made = stages(

@@ -101,6 +101,7 @@ def test_as_in_memory(workspace: Path, share: float) -> None:
     assert not list(workspace.rglob("work"))
 
 
+@pytest.mark.long
 def test_ray_writes_the_same_bytes(clean: tuple[Path, list[str]], workspace: Path, on_ray: Any) -> None:
     run(toys.fits(), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0], workspace)
@@ -143,6 +144,7 @@ def resume(drivers: Drivers, workspace: Path, log: Path, **kill: Any) -> dict[st
     return said
 
 
+@pytest.mark.long
 def test_driver_killed_wherever_it_writes(
     clean: tuple[Path, list[str]], workspace: Path, tmp_path: Path, drivers: Drivers
 ) -> None:
@@ -324,6 +326,7 @@ def test_a_name_used_twice(workspace: Path, how: str) -> None:
         odd(how, "local", workspace)
 
 
+@pytest.mark.long
 def test_the_same_on_both_engines(workspace: Path, memory: Path, on_ray: Any) -> None:
     for how in ("side_by_side", "read_only", "many", "drop_parts"):
         local, other = odd(how, "local", workspace), odd(how, on_ray, memory / "other")

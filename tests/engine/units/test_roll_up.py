@@ -230,7 +230,8 @@ def order(**arguments: Any) -> dict[str, Any]:
     return about | {"options": {"failure_budget": 1.0, "task_rows": 4}}
 
 
-@pytest.mark.parametrize(("keep_null", "every"), [(True, 20), pytest.param(False, 1, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("keep_null", "every"), [(True, 20), (False, 1)])
 def test_killed_and_resumed(workspace: Path, tmp_path: Path, drivers: Drivers, keep_null: bool, every: int) -> None:
     log, about = tmp_path / "points", order(keep_null=keep_null)
     clean, killed = workspace / "clean", workspace / "killed"
