@@ -45,7 +45,7 @@ class FakeCluster:
     def _call(self) -> None:
         self.calls += 1
         if self.hang is not None:
-            self.hang.wait(20)
+            self.hang.wait()
         if self.error is not None:
             raise self.error
 
