@@ -60,7 +60,7 @@ def images(runner: Runner, answers: Iterator[Answer]) -> list[bytes]:
     return [found[row] for row in sorted(found)]
 
 
-def gone(pid: int, seconds: float = 20.0) -> bool:
+def gone(pid: int, seconds: float = 60.0) -> bool:
     """Whether a process ends in time; one that its parent did not wait for counts as ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -85,14 +85,14 @@ def test_one_of_two_dies(endpoint: Endpoint, send: Send, proxied: Any) -> None:
     stage = ask(dying.base_url, staying.base_url)
     requester = Requester(stage)
     futures = [requester.send(f"picture {n}") for n in range(300)]
-    futures[20].result(timeout=30)
+    futures[20].result(timeout=60)
     dying.die()
-    assert [future.result(timeout=30).reason for future in futures] == [None] * 300
+    assert [future.result(timeout=60).reason for future in futures] == [None] * 300
     answered = one.stats()["answered"] + two.stats()["answered"]
     assert 300 <= answered <= 340 and two.stats()["answered"] > one.stats()["answered"]
     dying.come_back()
     seen = one.stats()["requests"]
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 120.0
     while one.stats()["requests"] == seen:  # its probe comes after a pause
         assert reasons(send(stage, 20)) == [None] * 20 and time.monotonic() < deadline
     requester.close()
@@ -111,7 +111,7 @@ def test_an_endpoint_goes_and_returns(endpoint: Endpoint, send: Send, proxied: A
         assert not wait(futures, timeout=0.05, return_when=FIRST_COMPLETED).done
     assert requester.waiting
     proxy.come_back()
-    assert [future.result(timeout=30).reason for future in futures] == [None] * 35
+    assert [future.result(timeout=60).reason for future in futures] == [None] * 35
     assert set(script.stats()["texts"].values()) == {1}
     requester.close()
 
@@ -199,11 +199,11 @@ def test_retry_after_pauses_all_requests(endpoint: Endpoint, send: Send, proxied
 
 
 def test_retry_after_of_one_url_leaves_the_others(endpoint: Endpoint, send: Send) -> None:
-    fault = {"times": 1, "status": 429, "headers": {"Retry-After": "60"}}
+    fault = {"times": 1, "status": 429, "headers": {"Retry-After": "120"}}
     busy, free = endpoint.script(faults=[fault]), endpoint.script()
     began = time.monotonic()
     assert reasons(send(ask(busy.base_url, free.base_url), 50)) == [None] * 50
-    assert time.monotonic() - began < 20.0 and busy.stats()["requests"] <= 8
+    assert time.monotonic() - began < 60.0 and busy.stats()["requests"] <= 8
 
 
 def test_too_many_requests_shrink_the_window(endpoint: Endpoint, send: Send, proxied: Any) -> None:
