@@ -93,7 +93,7 @@ def target(name: str = "local", token: str = "", **about: object) -> TargetRow:
     return TargetRow(name=name, token=token, **values)  # type: ignore[arg-type]
 
 
-def targets(seconds: float = 5.0) -> tuple[Targets, Connect]:
+def targets(seconds: float = 60.0) -> tuple[Targets, Connect]:
     connect = Connect()
     return Targets(connect, seconds), connect
 
