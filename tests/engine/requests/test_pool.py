@@ -73,7 +73,7 @@ def test_requests_go_to_all_urls(endpoint: Endpoint, send: Send) -> None:
 
 
 def test_a_slow_url_gets_fewer_requests(endpoint: Endpoint, send: Send) -> None:
-    slow, fast = endpoint.script(latency_seconds=0.2), endpoint.script(latency_seconds=0.02)
+    slow, fast = endpoint.script(latency_seconds=2.0), endpoint.script(latency_seconds=0.02)
     send(ask(slow.base_url, fast.base_url, max_in_flight=16), 200)
     assert fast.stats()["requests"] > 3 * slow.stats()["requests"]
 
