@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
+from curate.acquire.download import child, runner
 from tests.acquire.server.outcomes import places
 from tests.acquire.server.server import FaultServer
 
@@ -19,3 +22,13 @@ def fault_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultServ
         assert server.certificates is not None
         patch.setenv("SSL_CERT_FILE", str(server.certificates.authority))
         yield server
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How many seconds the clock of the runner's parent is ahead, so that a test need not wait for a deadline."""
+    seconds = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + seconds[0])
+    for module in (child, runner):
+        monkeypatch.setattr(module, "time", clock)
+    return seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ import pytest
 
 from curate.api import Pipeline, Run, RunRecord, Workspace, make_stage
 from curate.api.thresholds import distribution
-from curate.api.thresholds.distribution import counted, sampled
+from curate.api.thresholds.distribution import Distribution, counted
 from curate.api.thresholds.rules import Rule, rules, sets
 from curate.core.contracts import Batch
 from curate.core.errors import CorruptError, InputError
@@ -64,6 +65,11 @@ def record(done: Run) -> RunRecord:
 def rule(record: RunRecord, stage: str, column: str) -> Rule:
     (found,) = [one for one in rules(record) if (one.stage, one.column) == (stage, column)]
     return found
+
+
+def sampled(record: RunRecord, rule: Rule, at: float | None = None, seconds: float = math.inf) -> Distribution:
+    """Of as many shards as a sample has, however long they take to read."""
+    return distribution.sampled(record, rule, at, seconds)
 
 
 def test_the_thresholds_of_a_run_are_those_of_its_filters(record: RunRecord) -> None:

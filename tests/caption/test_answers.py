@@ -79,7 +79,7 @@ def test_a_problem_names_the_place() -> None:
 
 
 def test_hostile_answers_take_linear_time() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for text in (
         '{"a": ' * 9000,
         "{" + '"' * 60_001,
@@ -89,4 +89,4 @@ def test_hostile_answers_take_linear_time() -> None:
         "{" * 10**6,
     ):
         assert read_answer(text, SCHEMA)[1]
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5

@@ -6,7 +6,6 @@ import resource
 import select
 import signal
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -21,9 +20,9 @@ from curate.core.child import Ended, Limits, Warm, how_ended
 from curate.core.errors import PreflightError
 
 HERE = "tests.core.bad_children"
-LIMITS = Limits(10.0, 512 << 20)
+LIMITS = Limits(60.0, 512 << 20)
 SHORT = Limits(0.5, 512 << 20)
-REACHES = Limits(10.0, 512 << 20, 1 << 20)
+REACHES = Limits(60.0, 512 << 20, 1 << 20)
 
 
 @dataclass
@@ -71,7 +70,7 @@ def pipe(tmp_path: Path) -> Iterator[Path]:
         yield path
         poll = select.poll()
         poll.register(end, select.POLLHUP)
-        assert poll.poll(5_000)
+        assert poll.poll(60_000)
     finally:
         os.close(end)
 
@@ -119,11 +118,10 @@ def test_a_child_whose_caller_has_heard_enough_ends(alone: Warm) -> None:
     assert len(next(parts)) == 1000
     assert alone.process
     process = psutil.Process(alone.process.pid)
-    assert process.children(recursive=True)
+    children = process.children(recursive=True)
+    assert children
     parts.close()
-    late = time.monotonic() + 5
-    while process.children(recursive=True) and time.monotonic() < late:
-        time.sleep(0.01)
+    assert psutil.wait_procs(children, timeout=60)[1] == []
     assert not process.children(recursive=True)
     assert _call(alone, "upper", b"a").answer == b"A"
 
@@ -160,16 +158,14 @@ def test_a_death_has_a_reason(alone: Warm, function: str, how: str, detail: str)
 
 @pytest.mark.parametrize("kind", ["other", "long", "more", "short", "far", "wide", "closed"])
 def test_an_answer_without_sense_is_a_reason_at_once(alone: Warm, kind: str) -> None:
-    began = time.monotonic()
+    """The child would stay: at its deadline, the reason would be that it took too long."""
     ended = _call(alone, "nonsense", kind.encode())
     assert (ended.answer, ended.how) == (None, "answer")
-    assert time.monotonic() - began < 5
 
 
 def test_a_child_that_asks_without_end_has_a_deadline(alone: Warm) -> None:
-    began = time.monotonic()
-    assert alone.call(f"{HERE}:endless", b"", SHORT, Bytes(b"x")).how == "timeout"
-    assert time.monotonic() - began < 5
+    ended = alone.call(f"{HERE}:endless", b"", SHORT, Bytes(b"x"))
+    assert (ended.answer, ended.how, ended.detail) == (None, "timeout", "took more than 0.5 s")
 
 
 @pytest.mark.parametrize("function", ["leave", "leave_and_sleep"])
@@ -225,15 +221,16 @@ def test_a_child_reaches_nothing_but_its_input(alone: Warm, reachable: dict[str,
 
 
 def test_one_that_asks_for_it_has_files_and_the_network(warm: Warm, reachable: dict[str, Any]) -> None:
-    answer = _call(warm, "reaches", json.dumps(reachable).encode(), Limits(10.0, 512 << 20, 0, 256)).answer
+    answer = _call(warm, "reaches", json.dumps(reachable).encode(), Limits(60.0, 512 << 20, 0, 256)).answer
     assert answer
     assert json.loads(answer) == {"reached": ["file", "network", "process", "socket"], "isolated": []}
 
 
 def test_the_caller_does_not_wait_for_a_child_that_killed_its_parent(warm: Warm) -> None:
+    """The child stays until the caller has gone, or its time has passed."""
     began = time.monotonic()
-    assert _call(warm, "outlive", b"", Limits(1.0, 512 << 20)).how == "lost"
-    assert time.monotonic() - began < 5
+    assert _call(warm, "outlive", b"", Limits(200.0, 512 << 20)).how == "lost"
+    assert time.monotonic() - began < 100
 
 
 def test_more_descriptors_than_select_takes(alone: Warm) -> None:
@@ -258,14 +255,20 @@ def test_a_parent_that_ignores_its_children(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_call_whose_warm_process_is_killed_is_tried_again() -> None:
     with closing(Warm(HERE)) as warm:
         assert _call(warm, "upper", b"a").answer == b"A"
-        found: list[Ended] = []
-        thread = threading.Thread(target=lambda: found.append(_call(warm, "slow", b"a")))
-        thread.start()
-        time.sleep(0.3)
         assert warm.process
-        warm.process.kill()
-        thread.join()
-        assert [ended.answer for ended in found] == [b"a"]
+        process = psutil.Process(warm.process.pid)
+
+        class Killing(Bytes):
+            def read_at(self, offset: int, size: int, /) -> bytes:
+                if not self.read:
+                    family = [process, *process.children(recursive=True)]
+                    process.kill()
+                    assert psutil.wait_procs(family, timeout=60)[1] == []
+                return super().read_at(offset, size)
+
+        source = Killing(b"0123456789")
+        assert warm.call(f"{HERE}:part", b"0 10", LIMITS, source).answer == b"0123456789"
+        assert source.read == 20
         assert _call(warm, "upper", b"a").answer == b"A"
 
 

@@ -53,7 +53,7 @@ def test_a_recipe_is_tried_stopped_and_resumed(
     planned = curate("plan", recipe, *place, "--json", tmp_path / "plan.json")
     [cost] = [one for one in json.loads((tmp_path / "plan.json").read_text())["stages"] if one["stage"] == "generate"]
     left = IMAGES - tried
-    assert (cost["compute"], cost["requests"]) == (left, left) and 0 < cost["seconds"] < 60
+    assert (cost["compute"], cost["requests"]) == (left, left) and 0 < cost["seconds"] < 600
     assert spent["dollars"] > 0 and cost["dollars"] == pytest.approx(spent["dollars"] / tried * left)
     assert f"about {left} requests, {cost['tokens']:,} tokens, $" in planned.words
 

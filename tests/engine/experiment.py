@@ -129,7 +129,7 @@ class Caption(LoggedMap):
 
     def process(self, batch: Batch) -> dict[str, Any]:
         for meeting in MEETING:
-            meeting.wait(30)
+            meeting.wait(60)
         self.note(batch)
         texts = batch.column("text")
         for row, text in enumerate(texts):

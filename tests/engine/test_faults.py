@@ -216,7 +216,7 @@ def test_driver_ended_under_ray(
     else:
         assert one.end()["signal"] == how
     drivers.put(one)
-    assert family.left(within_seconds=30) == []
+    assert family.left(within_seconds=60) == []
     run(toys.pipeline(**SMALL), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0], workspace)
 

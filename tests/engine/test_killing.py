@@ -23,7 +23,7 @@ from tests.engine.workers.tasks import log_lines
 
 pytestmark = pytest.mark.timeout(100)
 SECONDS = 2.0 + killing.FLUSH_SECONDS
-"""A driver ends within this time, on a busy machine a little later."""
+"""A driver ends within this time, on a busy machine within ten times as long."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_a_killed_run_ends_at_once_and_resumes(workspace: Path, gate: Gate, driv
     place, began = Workspace(str(workspace)), time.monotonic()
     said = curate("stop", "one", "--kill", "-w", workspace)
     assert said.out == f"run one: kill requested\nrun one: killed; {RESUMES}\n"
-    assert drivers.end()["signal"] == signal.SIGKILL and time.monotonic() - began < SECONDS + 5
+    assert drivers.end()["signal"] == signal.SIGKILL and time.monotonic() - began < 10 * SECONDS
     assert not open_storage(str(workspace)).exists(
         lease_path("runs/one")
     )  # no other host has to wait for its heartbeat
@@ -47,7 +47,7 @@ def test_a_killed_run_ends_at_once_and_resumes(workspace: Path, gate: Gate, driv
     with pytest.raises(InputError, match="run one: already killed; only a running run can be killed"):
         place.run("one").kill()
     assert drivers.run(workspace, run_id="two")["error"] is None
-    result = place.run("two").wait(timeout=5)
+    result = place.run("two").wait(timeout=60)
     assert result.reused["pool"] and not result.reused["dataset"]
 
 
@@ -90,8 +90,8 @@ def test_slow_storage_delays_the_end_by_a_second_at_most(tmp_path: Path) -> None
     Workspace(storage.url).request_kill("one")
     pid = os.fork()
     if not pid:
-        killing.end_if_requested(storage, "one", lambda: time.sleep(60))
+        killing.end_if_requested(storage, "one", lambda: time.sleep(600))
         os._exit(0)
     began = time.monotonic()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert time.monotonic() - began < killing.FLUSH_SECONDS + 5
+    assert time.monotonic() - began < 10 * SECONDS

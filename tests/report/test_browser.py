@@ -54,7 +54,9 @@ def test_a_link_to_a_reason_opens_it(tab: Tab) -> None:
     tab.evaluate("document.querySelectorAll('#rejected details').forEach(part => part.open = false)")
     chip = tab.page.locator("#funnel a.chip").first
     chip.click()
-    tab.page.locator(f"{chip.get_attribute('href')}[open]").wait_for()
+    opened = tab.page.locator(f"{chip.get_attribute('href')}[open]")
+    opened.wait_for()
+    assert opened.is_visible()
 
 
 @pytest.mark.long

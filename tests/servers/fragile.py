@@ -80,7 +80,7 @@ def started(poison: bytes) -> Iterator[Fragile]:
     server, ready = Fragile(poison), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(ready)), daemon=True, name="fragile server")
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(60)
     try:
         yield server
     finally:

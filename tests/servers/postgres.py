@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL
 from curate.service.database.database import Database
 from curate.service.database.migrate import migrate
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 QUICK = (
     "fsync=off",
     "synchronous_commit=off",
@@ -104,7 +104,7 @@ def _running(program: Path, place: Path, owner: dict[str, Any]) -> Iterator[None
     finally:
         server.send_signal(signal.SIGINT)  # ends connections, then itself
         with contextlib.suppress(subprocess.TimeoutExpired):
-            server.wait(20)
+            server.wait(60)
         server.kill()
         server.wait()
 

@@ -209,7 +209,7 @@ class Proxy:
             await self._die()
 
     def _run(self, what: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(what, self._loop).result(timeout=10)
+        asyncio.run_coroutine_threadsafe(what, self._loop).result(timeout=60)
 
 
 async def stop_accepting(server: asyncio.Server) -> None:
@@ -224,7 +224,7 @@ def started(server: str) -> Iterator[Proxy]:
     proxy, ready = Proxy(server), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(proxy.serve(ready)), daemon=True, name="fault proxy")
     thread.start()
-    ready.wait(30)
+    ready.wait(60)
     try:
         yield proxy
     finally:

@@ -331,7 +331,7 @@ class Scripted:
     def _control(self, method: str, body: Any = None, query: str = "") -> Any:
         data = None if body is None else json.dumps(body).encode()
         asked = urllib.request.Request(f"{self.root}/control/{self.name}{query}", data, method=method)
-        with urllib.request.urlopen(asked, timeout=30) as answer:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
             return json.load(answer)
 
 

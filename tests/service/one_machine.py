@@ -19,7 +19,7 @@ from curate.service.embedded import Embedded
 workspace, cluster, roots = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 Embedded(workspace, port=0, cluster=cluster, roots=roots, cpus=2, settings={"poll_seconds": 0.5}).serve()
 """
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 
 
 @dataclass
@@ -37,7 +37,7 @@ class OneMachine:
         """SIGTERM, and wait."""
         began = time.monotonic()
         self.process.terminate()
-        self.code = self.process.wait(60)
+        self.code = self.process.wait(120)
         self.end_seconds = time.monotonic() - began
 
 

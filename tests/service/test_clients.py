@@ -133,7 +133,7 @@ def test_a_queued_run_is_stopped_and_resumed(site: Served, client: Client) -> No
         run = client.submit(site.recipe, workspace="main", set=["dataset.name=waited"])
         run.stop()
         with pytest.raises(DrainedError, match=f"^run {run.id}: stopped"):
-            run.wait(60)
+            run.wait(120)
         assert run.resume()["attempt"] == 2
     assert run.wait(120)["attempt"] == 2
     with pytest.raises(ServerError, match="done"):

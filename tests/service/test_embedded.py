@@ -84,7 +84,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def until(met: Callable[[], object], seconds: float = 20.0) -> None:
+def until(met: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < end
@@ -198,7 +198,7 @@ def test_a_service_starts_twice(tmp_path: Path) -> None:
         second = Embedded(str(tmp_path / "ws"), port=0)
         with pytest.raises(CurateError, match="another process serves this workspace"):
             second.serve()
-    assert first.code == 0 and first.end_seconds < 10
+    assert first.code == 0 and first.end_seconds < 100
     with embedded(tmp_path / "ws", "http://127.0.0.1:2", {"images": str(tmp_path)}) as again:
         assert not again.token
     with (

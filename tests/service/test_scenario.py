@@ -92,10 +92,10 @@ def _stopped_and_resumed(client: Client, folder: Path, gate: Gate) -> None:
     gate.wait()
     assert run.stop()["request"] == "stop"
     with pytest.raises(DrainedError, match="stopped"):
-        run.wait(90)
+        run.wait(180)
     _open(folder)
     assert run.resume()["attempt"] == 2
-    found = run.wait(90)
+    found = run.wait(180)
     states = {stage["stage"]: stage["state"] for stage in found["stage_list"]}
     assert (found["state"], states["pool"], states["dataset"]) == ("done", "reused", "done")
     assert {dataset["name"] for dataset in client.datasets("main")} == {"toy", "slow"}
@@ -128,7 +128,7 @@ def test_runs_outlast_the_service_and_its_ray(folder: Path, gate: Gate) -> None:
             client.post("registrations", {"workspace": "main", **op})
             run = client.submit(folder / "slow.yaml", workspace="main").id
             gate.wait()
-    assert site.code == 0 and site.end_seconds < 20
+    assert site.code == 0 and site.end_seconds < 100
     _open(folder)
     with embedded(folder / "ws", roots=roots(folder)) as site, Client(site.url, token) as client:
         found = client.run(run).wait(240)

@@ -103,5 +103,5 @@ def test_the_command_prints_its_url_and_leaves_nothing(workspace: Workspace, tmp
         assert re.fullmatch(r"url: http://127\.0\.0\.1:\d+\n", process.stdout.readline())
         assert list(tmp_path.glob("curate-view-*"))
         process.terminate()
-        process.wait(30)
+        process.wait(60)
     assert not list(tmp_path.glob("curate-view-*"))

@@ -48,6 +48,7 @@ def act(url: str, row: int, folder: str, spool: int) -> None:
         os.write(2, b"Traceback\nValueError: of no use\n")
         os.kill(os.getpid(), signal.SIGKILL)
     elif what == "hang":
+        (Path(folder) / "hangs").touch()
         time.sleep(1000)
     elif what == "silent":
         os.kill(os.getpid(), signal.SIGSTOP)

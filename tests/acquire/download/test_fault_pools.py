@@ -28,7 +28,8 @@ NO_URL = "URL  "
 """This case has no URL, so `acquire.list` drops its row."""
 FETCHED = [case for case in CASES if not case.settings and case.name != NO_URL]
 """The cases with the settings of their group: each group is a stage."""
-SECONDS = 60.0
+SECONDS = 250.0
+"""All faults take a few seconds, and those that no limit ends a thousand."""
 
 
 @dataclass(repr=False)

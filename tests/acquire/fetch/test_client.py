@@ -69,7 +69,7 @@ def test_what_comes_before_the_request_is_not_its_response() -> None:
 
     def opened(address: str, port: int, wait: float) -> socket.socket:
         sock = socket.create_connection((address, port))
-        assert spoken.wait(30)
+        assert spoken.wait(60)
         return sock
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Rude) as server:

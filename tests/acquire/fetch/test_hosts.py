@@ -41,7 +41,7 @@ def fetch_all(
 
     with ThreadPoolExecutor(threads) as pool:
         for one in [pool.submit(work) for _ in range(threads)]:
-            one.result(30)
+            one.result(60)
     return order
 
 
@@ -54,7 +54,7 @@ def waits(pool: ThreadPoolExecutor, call: Callable[..., Any], *arguments: Any) -
         return call(*arguments)
 
     future = pool.submit(work)
-    assert begun.wait(10)
+    assert begun.wait(60)
     return future
 
 
@@ -75,7 +75,7 @@ def test_a_waiting_thread_gets_the_row_that_becomes_free() -> None:
     with ThreadPoolExecutor(3) as pool:
         waiting = [waits(pool, hosts.next) for _ in range(3)]
         hosts.done("a1")
-        assert sorted(str(one.result(10)) for one in waiting) == ["None", "None", "a2"]
+        assert sorted(str(one.result(60)) for one in waiting) == ["None", "None", "a2"]
 
 
 def test_a_host_has_at_most_its_requests_at_once() -> None:
@@ -158,7 +158,7 @@ def test_a_redirect_waits_for_a_slot_before_the_rows_of_that_host() -> None:
         while not hosts._hosts["b"].movers:
             time.sleep(0.001)
         hosts.done("b1")
-        assert moving.result(10) is True
+        assert moving.result(60) is True
     assert hosts.next() == "a2"  # its slot is free again, that of b is not
     hosts.done("a1")
     assert hosts.next() == "b2"
@@ -206,6 +206,6 @@ def test_threads_end_when_the_limiter_is_gone(limited: tuple[Limiter, Hosts]) ->
         limiter.close()
         for one in waiting:
             with pytest.raises(LimiterGoneError, match=r"limiter at 127.0.0.1:\d+ does not answer"):
-                one.result(10)
+                one.result(60)
     with pytest.raises(LimiterGoneError):
         hosts.move("a1", "b")

@@ -103,15 +103,15 @@ def test_threads_share_a_fetch() -> None:
     def get(place: Target) -> bytes:
         questions.append(place.url)
         begun.set()
-        go.wait(30)
+        go.wait(60)
         return RULES
 
     robots = Robots("curate")
     target = parse("http://example.com:81/b?c")
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(robots.check, target, end, get) for _ in range(4)]
-        assert begun.wait(30)
+        assert begun.wait(60)
         with pytest.raises(Failure, match=r"deadline: while robots\.txt was fetched"):
             robots.check(target, time.monotonic(), get)
         go.set()

@@ -15,7 +15,7 @@ from tests.acquire.server.images import ANIMATED_GIF, EXIF_JPEG, HTML, JPEG, OTH
 
 Fault = Callable[[Exchange], Awaitable[None]]
 FAULTS: dict[str, Fault] = {}
-LONG = 60.0
+LONG = 1000.0
 """Seconds no test waits for."""
 JPEG_TYPE = "Content-Type: image/jpeg"
 

@@ -64,10 +64,21 @@ def test_an_avi_written_to_a_pipe_does_not_know_its_size() -> None:
     assert not is_cut("avi", Reader(data[:4] + b"\xff" * 4 + data[8:]))
 
 
-def test_sizes_that_lie_end() -> None:
-    head = video("mp4 h264")[:24]
-    for size in (b"\0\0\0\0", b"\0\0\0\x01" + bytes(4), b"\xff" * 4):
-        is_cut("mp4", Reader(head + size + b"mdat" + bytes(50)))
+@pytest.mark.parametrize(
+    ("part", "cut"),
+    [
+        (b"\0\0\0\0mdat", False),  # up to the end of the file
+        (b"\0\0\0\7mdat", False),
+        (b"\0\0\0\1mdat" + bytes(8), False),
+        (b"\0\0\0\1mdat" + b"\xff" * 8, True),
+        (b"\xff\xff\xff\xffmdat", True),
+    ],
+)
+def test_sizes_that_lie_end(part: bytes, cut: bool) -> None:
+    """No part is smaller than its name and size, so that each step leads on."""
+    data = video("mp4 h264")
+    head = data[: int.from_bytes(data[:4])]
+    assert head[4:8] == b"ftyp" and is_cut("mp4", Reader(head + part + bytes(50))) == cut
 
 
 def test_names_are_distinct() -> None:

@@ -111,9 +111,9 @@ def test_a_second_run_waits_until_the_output_exists(place: Storage) -> None:
     thread = threading.Thread(target=second)
     with lease.hold(place, OUTPUT, never):
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         done.set()
-    thread.join(10)
+    thread.join(60)
     assert yielded == [False] and [holder["pid"] for holder in told] == [os.getpid()]
 
 
@@ -128,9 +128,9 @@ def test_a_second_run_builds_what_the_first_abandoned(place: Storage) -> None:
     thread = threading.Thread(target=second)
     with contextlib.suppress(RuntimeError), lease.hold(place, OUTPUT, never):
         thread.start()
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         raise RuntimeError("the build failed")
-    thread.join(10)
+    thread.join(60)
     assert yielded == [True]
 
 

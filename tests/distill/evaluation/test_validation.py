@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -46,17 +45,18 @@ def test_losses_with_and_without_validation_are_the_same_bits(validated, tmp_pat
 
 def test_sigterm_ends_a_validation_and_the_run_resumes(validated, monkeypatch):
     """The signal comes with the first batch; the next is not read."""
-    extract = FeatureExtractor.extract
+    extract, batches = FeatureExtractor.extract, []
 
     def slow(self: FeatureExtractor, batch: Any) -> Any:
+        batches.append(batch)
         os.kill(os.getpid(), signal.SIGTERM)
         return extract(self, batch)
 
     monkeypatch.setattr(FeatureExtractor, "extract", slow)
-    began, run = time.monotonic(), RunFolder(Path(validated.run.folder))
+    run = RunFolder(Path(validated.run.folder))
     with pytest.raises(SystemExit, match="143"):
         train(validated, QUIET)
-    assert run.last_step() == 2 and time.monotonic() - began < 60
+    assert run.last_step() == 2 and len(batches) == 1
     monkeypatch.undo()
     train(validated, QUIET)
     assert [line["step"] for line in read_lines(run) if KNN in line] == [4, 6]

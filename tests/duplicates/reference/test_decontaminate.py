@@ -90,7 +90,11 @@ def test_a_threshold_beyond_the_search_is_an_error(
 
 def test_a_threshold_at_the_search_limit_is_valid() -> None:
     for bits, eps in ((12, 0.05), (0, 0.58), (64, 0.07), (7, 1 / 3)):
-        rejected(found(POOL, reference(), max_distance=bits, eps=eps), near=1 - bits / 256, semantic=round(1 - eps, 8))
+        table = found(POOL, reference(), max_distance=bits, eps=eps)
+        reasons = rejected(table, near=1 - bits / 256, semantic=round(1 - eps, 8))
+        assert reasons == [
+            kind and CONTAMINATED for _, kind, _ in matched(POOL, reference(), max_distance=bits, eps=eps)
+        ]
 
 
 def test_parameters() -> None:

@@ -117,7 +117,7 @@ def without(cluster: Cluster) -> None:
         else:
             raise AssertionError(outcomes)
         assert words in said and said.startswith("node "), said
-        assert time.monotonic() - began < 30
+        assert time.monotonic() - began < 100
         scheduler.close()
         backend.close()
         cluster.remove_node(node)

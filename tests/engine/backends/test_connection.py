@@ -30,7 +30,7 @@ def test_nothing_listens_at_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path
         with pytest.raises(CurateError) as raised:
             checked(address)
         assert str(raised.value).startswith(f"--address {address}: ") and words in str(raised.value)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
 
 
 def test_something_else_listens_at_an_address() -> None:

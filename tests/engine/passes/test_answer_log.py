@@ -72,7 +72,7 @@ def test_a_kill_while_logs_are_put_into_tables(workspace: Path, endpoint: Endpoi
     script = endpoint.script()
     kill = os.environ | {"CURATE_FAULT_KILL": point}
     command = child(workspace, script, 20, 10)
-    assert subprocess.run(command, cwd=ROOT, env=kill, timeout=60).returncode == -signal.SIGKILL
+    assert subprocess.run(command, cwd=ROOT, env=kill, timeout=200).returncode == -signal.SIGKILL
     assert go(workspace, Say(url=script.url), rows=20).ledger["stage_1"].after == 20
     assert script.stats()["requests"] == 0 and workspaces.rows_of(workspace, "toy.say") == 20
     assert not segments(workspace)
@@ -371,5 +371,5 @@ def test_a_log_that_is_closed_just_as_its_writer_wakes_up_ends(workspace: Path) 
     closer.start()
     made.start()
     made.add([1])
-    closer.join(10)
+    closer.join(60)
     assert not closer.is_alive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -72,7 +73,7 @@ def test_requests_go_to_all_urls(endpoint: Endpoint, send: Send) -> None:
 
 
 def test_a_slow_url_gets_fewer_requests(endpoint: Endpoint, send: Send) -> None:
-    slow, fast = endpoint.script(latency_seconds=0.2), endpoint.script(latency_seconds=0.02)
+    slow, fast = endpoint.script(latency_seconds=2.0), endpoint.script(latency_seconds=0.02)
     send(ask(slow.base_url, fast.base_url, max_in_flight=16), 200)
     assert fast.stats()["requests"] > 3 * slow.stats()["requests"]
 
@@ -85,14 +86,14 @@ def test_one_of_two_dies(endpoint: Endpoint, send: Send, proxied: Any) -> None:
     stage = ask(dying.base_url, staying.base_url)
     requester = Requester(stage)
     futures = [requester.send(f"picture {n}") for n in range(300)]
-    futures[20].result(timeout=30)
+    futures[20].result(timeout=60)
     dying.die()
-    assert [future.result(timeout=30).reason for future in futures] == [None] * 300
+    assert [future.result(timeout=60).reason for future in futures] == [None] * 300
     answered = one.stats()["answered"] + two.stats()["answered"]
     assert 300 <= answered <= 340 and two.stats()["answered"] > one.stats()["answered"]
     dying.come_back()
     seen = one.stats()["requests"]
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 120.0
     while one.stats()["requests"] == seen:  # its probe comes after a pause
         assert reasons(send(stage, 20)) == [None] * 20 and time.monotonic() < deadline
     requester.close()
@@ -111,7 +112,7 @@ def test_an_endpoint_goes_and_returns(endpoint: Endpoint, send: Send, proxied: A
         assert not wait(futures, timeout=0.05, return_when=FIRST_COMPLETED).done
     assert requester.waiting
     proxy.come_back()
-    assert [future.result(timeout=30).reason for future in futures] == [None] * 35
+    assert [future.result(timeout=60).reason for future in futures] == [None] * 35
     assert set(script.stats()["texts"].values()) == {1}
     requester.close()
 
@@ -123,7 +124,7 @@ def test_an_endpoint_that_does_not_return_ends_the_run(send: Send) -> None:
         found = send(stage, 10)
     assert all(answered.fatal for answered in found)
     text = str(found[0].fatal)
-    assert text.startswith("endpoint local: none of its URLs answers since 1 s (last: connect: ")
+    assert re.match(r"endpoint local: none of its URLs answers since \d+ s \(last: connect: ", text)
     assert text.endswith("start it and run the same command") and "\n" not in text
 
 
@@ -141,9 +142,10 @@ def test_patience_counts_only_while_requests_wait(
     monkeypatch.setattr(breaker, "FIRST_PAUSE", 0.05)
     monkeypatch.setattr(pool, "FALL_SECONDS", 0.05)
     script = endpoint.script(faults=[{"status": 500, "times": 3}])
-    stage = ask(script.base_url, patience_seconds=0.5).model_copy(update={"attempts": 1})
+    stage = ask(script.base_url, patience_seconds=60.0).model_copy(update={"attempts": 1})
     assert reasons(send(stage, 3)) == ["http_500"] * 3
-    time.sleep(0.6)  # longer than its patience
+    now = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: now() + 1000.0)
     assert reasons(send(stage, 5, first=3)) == [None] * 5
 
 
@@ -199,11 +201,11 @@ def test_retry_after_pauses_all_requests(endpoint: Endpoint, send: Send, proxied
 
 
 def test_retry_after_of_one_url_leaves_the_others(endpoint: Endpoint, send: Send) -> None:
-    fault = {"times": 1, "status": 429, "headers": {"Retry-After": "60"}}
+    fault = {"times": 1, "status": 429, "headers": {"Retry-After": "120"}}
     busy, free = endpoint.script(faults=[fault]), endpoint.script()
     began = time.monotonic()
     assert reasons(send(ask(busy.base_url, free.base_url), 50)) == [None] * 50
-    assert time.monotonic() - began < 20.0 and busy.stats()["requests"] <= 8
+    assert time.monotonic() - began < 60.0 and busy.stats()["requests"] <= 8
 
 
 def test_too_many_requests_shrink_the_window(endpoint: Endpoint, send: Send, proxied: Any) -> None:
@@ -218,7 +220,7 @@ def test_too_many_requests_shrink_the_window(endpoint: Endpoint, send: Send, pro
 
 def test_a_slow_endpoint_does_not_stop_others_of_the_process(endpoint: Endpoint, send: Send) -> None:
     stalled, fine = endpoint.script(stall_after=0), endpoint.script()
-    requester = Requester(ask(stalled.base_url, timeout_seconds=5.0).model_copy(update={"attempts": 1}))
+    requester = Requester(ask(stalled.base_url, timeout_seconds=600.0).model_copy(update={"attempts": 1}))
     futures = [requester.send(f"picture {n}") for n in range(10)]
     assert reasons(send(ask(fine.base_url), 20)) == [None] * 20
     assert not any(future.done() for future in futures)
@@ -231,7 +233,7 @@ def test_hung_requests_cost_their_places_and_not_the_window(
     endpoint: Endpoint, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are sent again after a time that follows from the answers, long before their time-out."""
-    monkeypatch.setattr(deadline, "LEAST_SECONDS", 0.5)
+    monkeypatch.setattr(deadline, "LEAST_SECONDS", 2.0)
     hung = range(0, 60, 6)
     stalls = [{"text": f"picture {n}", "do": "stall", "times": 1} for n in hung]
     stage = ask(endpoint.script(latency_seconds=0.02, faults=stalls).base_url, max_in_flight=16, timeout_seconds=600.0)
@@ -255,7 +257,7 @@ def test_an_answer_without_end(endpoint: Endpoint, send: Send, proxied: Any, mon
 def test_an_answer_that_is_too_slow(endpoint: Endpoint, send: Send, proxied: Any) -> None:
     proxy = proxied(endpoint.script())
     proxy.faults.append(Fault("endless", text='"picture 3"', seconds=0.05))
-    stage = ask(proxy.base_url, timeout_seconds=0.4).model_copy(update={"attempts": 2})
+    stage = ask(proxy.base_url, timeout_seconds=1.5).model_copy(update={"attempts": 2})
     found = send(stage, 6)
     assert reasons(found) == [None, None, None, "timeout", None, None]
     assert proxy.done["endless"] == 2 and found[3].spend["local"].estimated == 2

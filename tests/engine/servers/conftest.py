@@ -31,7 +31,7 @@ def environment(tmp_path: Path) -> Path:
 def make(environment: Path) -> Make:
     """An endpoint whose server behaves in a way (see fake_server)."""
 
-    def made(startup_seconds: float = 30.0, gpus: float = 1.0, **fake: Any) -> Endpoint:
+    def made(startup_seconds: float = 120.0, gpus: float = 1.0, **fake: Any) -> Endpoint:
         arguments = ["--fake", json.dumps(fake)]
         launch = {"server": "vllm", "environment": str(environment), "arguments": arguments, "gpus": gpus}
         launch["startup_seconds"] = startup_seconds

@@ -22,7 +22,7 @@ from curate.engine.servers import process, server
 from tests.conftest import ROOT
 from tests.engine.servers.conftest import Make
 
-WAIT_SECONDS = 30
+WAIT_SECONDS = 60
 
 
 def url(one: servers.Server) -> str:

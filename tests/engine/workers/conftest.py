@@ -20,8 +20,8 @@ def local(at_once: None) -> Iterator[Scheduler]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scheduler]:
-    """Looks often, and takes a unit that does nothing for half a second to hang."""
-    made = Scheduler(LocalBackend(), deadline=0.5)
+    """Looks often, and takes a unit that does nothing for 1.5 seconds to hang."""
+    made = Scheduler(LocalBackend(), deadline=1.5)
     yield made
     made.close()
 

@@ -11,7 +11,7 @@ from typing import Any
 from curate.core.contracts import Resources
 
 CPU, GPU, REMOTE = Resources(), Resources(gpus=1), Resources(cpus=0.25, remote=True)
-SECONDS = 30
+SECONDS = 60
 """Time limit of every wait; nothing takes that long."""
 
 

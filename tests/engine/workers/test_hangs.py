@@ -63,10 +63,10 @@ def test_a_task_without_batches_that_hangs_is_tried_again(quick: Scheduler, door
 
 def test_batches_that_end_do_not_count_as_a_hang(quick: Scheduler) -> None:
     def task(value: int) -> int:
-        for _ in range(12):
+        for _ in range(8):
             beat.current().doing("slow", [0])
-            time.sleep(0.1)
-            beat.current().done("slow", 1, 0.1)
+            time.sleep(0.25)
+            beat.current().done("slow", 1, 0.25)
         return value
 
     assert [outcome.value for outcome in quick.map(task, [7], CPU)] == [7]
@@ -164,7 +164,7 @@ def test_a_setup_does_not_count_as_a_batch(quick: Scheduler, tmp_path: Path) -> 
         def setup(self, artifacts: Any) -> None:
             began.set()
             snapshots.append(beat.current().snapshot())
-            time.sleep(1.2)
+            time.sleep(2.0)
 
     began, snapshots, storage = threading.Event(), list[Any](), open_storage(str(tmp_path))
 

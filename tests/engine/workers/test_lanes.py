@@ -24,6 +24,7 @@ from curate.engine.tasks import beat
 from curate.engine.tasks.running import run_isolated
 from curate.engine.units import reduce
 from tests.engine import toys, workspaces
+from tests.engine.nodes import until
 
 SEEN: list[tuple[str, int, float]] = []
 """(stage, row's number, when) of each row that a stage of this process has computed."""
@@ -43,6 +44,8 @@ class Slow(Map):
     """For each batch."""
     sleeps_at: Annotated[int | None, Runtime()] = None
     """Number of a row that never ends."""
+    last_after: Annotated[str, Runtime()] = ""
+    """A column: the last row waits until one of it is computed."""
     remote: Annotated[bool, Runtime()] = False
 
     def resources(self) -> Resources:
@@ -60,6 +63,8 @@ class Slow(Map):
         if self.sleeps_at is not None and self.sleeps_at in numbers:
             time.sleep(EVER)
         time.sleep(self.seconds)
+        if self.last_after and 39 in numbers:
+            until(lambda: any(column == self.last_after for column, _, _ in SEEN), 60)
         SEEN.extend((self.column, number, time.monotonic()) for number in numbers)
         return {self.column: [f"{self.column} of {key}" for key in keys]}
 
@@ -147,7 +152,7 @@ def go(workspace: Path, pipeline: Pipeline, **changes: Any) -> Result:
 
 
 def test_a_lane_begins_with_a_shard_while_the_lane_before_it_is_at_others(workspace: Path) -> None:
-    go(workspace, recipe(first={"seconds": 0.1}, second={"remote": True}))
+    go(workspace, recipe(first={"last_after": "two"}, second={"remote": True}))
     began = min(when for stage, _, when in SEEN if stage == "two")
     ended = max(when for stage, _, when in SEEN if stage == "one")
     assert began < ended
@@ -216,12 +221,17 @@ def test_a_row_that_never_ends_is_found_named_and_left_out(workspace: Path, remo
 
 def test_a_stopped_run_ends_within_seconds_and_resumes_later(workspace: Path) -> None:
     stop = threading.Event()
-    threading.Timer(1.0, stop.set).start()
+
+    def when_some_are_done() -> None:
+        until(lambda: len(SEEN) >= 15, 60)
+        stop.set()
+
+    threading.Thread(target=when_some_are_done).start()
     pipeline = recipe(first={"seconds": 0.3}, second={"seconds": EVER, "remote": True})
     began = time.monotonic()
     with pytest.raises(DrainedError, match="resumes from there"):
         go(workspace, pipeline, stop=stop)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 100
     done = {number for stage, number, _ in SEEN if stage == "one"}
     assert done
     SEEN.clear()

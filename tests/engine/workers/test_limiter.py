@@ -35,7 +35,7 @@ def ask(connection: LimiterConnection, **asks: tuple[float, float]) -> dict[str,
 
 def granted(connection: LimiterConnection, name: str) -> float:
     """Exchange until there is a share."""
-    end = time.monotonic() + 10.0
+    end = time.monotonic() + 60.0
     while name not in (shares := ask(connection)):
         assert time.monotonic() < end
     return shares[name]

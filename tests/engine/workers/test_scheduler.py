@@ -84,7 +84,7 @@ def test_no_more_is_assigned_than_available(
 
 
 def test_stop_ends_what_does_not_end_itself(local: Scheduler, doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(dispatch, "GRACE_SECONDS", 2.0)
 
     def task(value: int) -> int:
         doors.arrived.put(value)

@@ -150,7 +150,7 @@ def test_a_caller_that_leaves_a_slow_gc_may_join_it_again(
 
     def slow(*words: Any) -> Any:
         count[0] += 1
-        assert gate.wait(30)
+        assert gate.wait(60)
         return gc(*words)
 
     monkeypatch.setattr(Workspace, "gc", slow)
@@ -158,11 +158,11 @@ def test_a_caller_that_leaves_a_slow_gc_may_join_it_again(
     order = GcOrder(keep=0, delete=True)
     with pytest.raises(UnavailableProblem, match="gc of main"):
         upkeep.collect_garbage(service, people.keeper.principal, "main", order)
-    monkeypatch.setattr(service.kept, "_wait", 30.0)
+    monkeypatch.setattr(service.kept, "_wait", 60.0)
     with ThreadPoolExecutor(1) as pool:
         joined = pool.submit(upkeep.collect_garbage, service, people.keeper.principal, "main", order)
         gate.set()
-        assert joined.result(30).runs in (["first-1"], [])
+        assert joined.result(60).runs in (["first-1"], [])
     assert not curated.workspace.has("first-1")
 
 

@@ -138,7 +138,7 @@ def place(migrated_file: Path, folder: Path, sandbox: Sandbox, limits: Mapping[s
     thread.start()
     logging.getLogger().addHandler(log)
     try:
-        with httpx2.Client(base_url=settings.url, timeout=30, follow_redirects=False) as client:
+        with httpx2.Client(base_url=settings.url, timeout=60, follow_redirects=False) as client:
             yield Place(settings.url, service, known, other, folder, log, client)
     finally:
         logging.getLogger().removeHandler(log)

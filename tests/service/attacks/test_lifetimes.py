@@ -138,7 +138,7 @@ class Followed:
         except BlockingIOError:
             return True
         finally:
-            self.connection.settimeout(30)
+            self.connection.settimeout(60)
         return False
 
     def ends(self) -> bool:
@@ -227,7 +227,7 @@ def passes(target: Place) -> None:
         looked.release()
 
     found._check = counted  # type: ignore[method-assign]
-    assert looked.acquire(timeout=30) and looked.acquire(timeout=30)
+    assert looked.acquire(timeout=60) and looked.acquire(timeout=60)
 
 
 def test_the_usual_interval_of_looks_is_seconds() -> None:

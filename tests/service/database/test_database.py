@@ -208,11 +208,11 @@ def test_a_locked_database_says_so(sqlite: Database, monkeypatch: pytest.MonkeyP
     def hold() -> None:
         with sqlite.write():
             locked.set()
-            done.wait(20)
+            done.wait(60)
 
     thread = Thread(target=hold)
     thread.start()
-    locked.wait(20)
+    assert locked.wait(60)
     with closing(Database(sqlite.url)) as impatient, pytest.raises(UnavailableProblem, match="database is locked"):
         add(impatient, "one")
     assert names(sqlite) == []  # readers do not wait

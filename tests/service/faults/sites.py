@@ -198,7 +198,7 @@ class Replica:
             self.process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=err)
         self.answers()
 
-    def answers(self, seconds: float = 60.0) -> None:
+    def answers(self, seconds: float = 180.0) -> None:
         """Wait until it does."""
         until = time.monotonic() + seconds
         while True:
@@ -236,7 +236,7 @@ class Replica:
         if self.process is not None:
             self.process.terminate()
             try:
-                self.process.wait(20)
+                self.process.wait(60)
             finally:
                 self.process.kill()
                 self.process.wait()
@@ -247,7 +247,7 @@ class Replica:
         text = self.site.recipe(name, gate)
         return self.client.submit(text, workspace="main", **{"drain_seconds": 30.0} | fields).id
 
-    def reaches(self, run: str, states: str | Sequence[str], seconds: float = 60.0) -> dict[str, Any]:
+    def reaches(self, run: str, states: str | Sequence[str], seconds: float = 180.0) -> dict[str, Any]:
         """The status of a run once it is in one of these states."""
         states = [states] if isinstance(states, str) else states
         until, found = time.monotonic() + seconds, dict[str, Any]()

@@ -47,16 +47,16 @@ def test_it_dies_at_every_point_of_a_run_that_is_stopped_and_resumed(
     run = replica.submit("deaths", "deaths")
     with site.single(run):
         gate.wait()
-        replica.reaches(run, "running", 120)
+        replica.reaches(run, "running")
         _all_passed(replica, deaths, run)
         write(deaths, STOP)
         replica.client.run(run).stop()
-        replica.reaches(run, "stopped", 120)
+        replica.reaches(run, "stopped")
         gate.open()
         _all_passed(replica, deaths, run)
         write(deaths, ["before submit", "after submit", "before write done", "after write done"])
         replica.client.run(run).resume()
-        found = replica.reaches(run, "done", 120)
+        found = replica.reaches(run, "done")
     _all_passed(replica, deaths, run)
     first = [state for state, attempt in path(found) if attempt == 1 and state not in BRIEF]
     assert first == ["queued", "submitting", "running", "stopped"]
@@ -69,10 +69,10 @@ def test_it_dies_at_every_point_of_a_kill(site: Site, replica: Replica, deaths: 
     gate = site.gate("killed")
     run = replica.submit("killed", "killed")
     gate.wait()
-    replica.reaches(run, "running", 60)
+    replica.reaches(run, "running")
     write(deaths, KILL)
     replica.client.run(run).kill()
-    found = replica.reaches(run, "killed", 120)
+    found = replica.reaches(run, "killed")
     _all_passed(replica, deaths, run)
     assert [change for change in path(found) if change[0] not in BRIEF][-2:] == [("running", 1), ("killed", 1)]
     assert list(site.head.jobs(run).values()) in (["failed"], ["stopped"])

@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(400),
 ]
-TAKES_OVER = 25.0
-"""15 s after the last beat, and a pass, on a busy machine."""
+TAKES_OVER = 250.0
+"""15 s after the last beat, and a pass; ten times as long on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_other_replica_takes_over_from_a_killed_leader(site: Site, replicas:
     run = replicas[0].submit("killed", "killed")
     with site.single(run):
         gate.wait()
-        replicas[0].reaches(run, "running", 60)
+        replicas[0].reaches(run, "running")
         leader, other = _ordered(site, replicas)
         leader.kill()
         began = time.monotonic()
@@ -50,7 +50,7 @@ def test_the_other_replica_takes_over_from_a_killed_leader(site: Site, replicas:
         while _holder(site) == leader.pid:
             assert time.monotonic() - began < TAKES_OVER
             time.sleep(0.1)
-        other.reaches(run, "done", 60)
+        other.reaches(run, "done")
         leader.start()
     ours, theirs = (each.client.run(run).status() for each in replicas)
     assert ours == theirs and path(ours)[-2:] == [("running", 1), ("done", 1)]
@@ -61,22 +61,22 @@ def test_a_paused_leader_that_continues_does_no_harm(site: Site, replicas: list[
     run = replicas[0].submit("paused", "paused")
     with site.single(run):
         gate.wait()
-        replicas[0].reaches(run, "running", 60)
+        replicas[0].reaches(run, "running")
         leader, other = _ordered(site, replicas)
         leader.signal(signal.SIGSTOP)
         try:
             began = time.monotonic()
             while _holder(site) == leader.pid:
-                assert time.monotonic() - began < TAKES_OVER + 30  # a transaction that it held is ended first
+                assert time.monotonic() - began < TAKES_OVER  # a transaction that it held is ended first
                 time.sleep(0.1)
             other.client.run(run).stop()
-            found = other.reaches(run, "stopped", 60)
+            found = other.reaches(run, "stopped")
             gate.open()
         finally:
             leader.signal(signal.SIGCONT)
         other.client.run(run).resume()
         leader.answers()
-        found = leader.reaches(run, "done", 90)
+        found = leader.reaches(run, "done")
     assert ("stopped", 1) in path(found) and path(found)[-1] == ("done", 2)
     assert other.client.run(run).status() == leader.client.run(run).status()
     assert _holder(site) == other.pid

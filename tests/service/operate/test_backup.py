@@ -46,11 +46,11 @@ def test_a_backup_beside_writers_is_one_state_and_delays_none(service: Service, 
     thread = threading.Thread(target=write)
     thread.start()
     try:
-        assert wrote.wait(30)
+        assert wrote.wait(60)
         size = backup(service.database, tmp_path / "backup.db")
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(60)
     assert failures == []
     with closing(sqlite3.connect(tmp_path / "backup.db")) as copy:
         (count,) = copy.execute("select count(*) from users").fetchone()

@@ -72,7 +72,7 @@ def site(sqlite: Database, tmp_path: Path) -> Iterator[Site]:
                 yield Site(service, people, client, plain)
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(60)
         service.close()
 
 
@@ -116,11 +116,11 @@ def _nginx(folder: Path, service: int, http: int, https: int) -> Iterator[Path]:
         yield certificate
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 def _wait(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         with contextlib.suppress(OSError):
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -180,7 +180,7 @@ def test_events_arrive_as_they_happen(site: Site) -> None:
         )  # fmt: skip
         session.add(IndexedRun(**about, attempt_id="r1-1", submitted=True, started=1.0))
     headers = {**people.viewer.headers, "Accept": "text/event-stream"}
-    with site.client.stream("GET", "/api/v1/runs/r1/events", headers=headers, timeout=20) as answer:
+    with site.client.stream("GET", "/api/v1/runs/r1/events", headers=headers, timeout=60) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = answer.iter_lines()
         assert next(line for line in lines if '"queued"' in line)  # nothing else has happened yet

@@ -31,8 +31,8 @@ def served(app: Any) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         try:
-            assert server.ready.wait(30)
+            assert server.ready.wait(60)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join(60)

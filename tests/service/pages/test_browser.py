@@ -229,9 +229,11 @@ def test_the_page_says_when_the_connection_is_lost(browser: Browser, site: Site,
     with browser.tab() as tab:
         tab.page.goto(f"{url}/runs")
         tab.page.context.set_offline(True)
-        tab.page.get_by_text("No connection to the service").wait_for()
+        said = tab.page.get_by_text("No connection to the service")
+        said.wait_for()
         tab.page.context.set_offline(False)
         tab.page.locator("#connection").wait_for(state="hidden")
+        assert not said.is_visible()
 
 
 @pytest.mark.long

@@ -157,7 +157,7 @@ def test_a_run_with_several_trees_offers_each(client: TestClient, people: People
 
 
 def drawn(tab: Tab) -> None:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not tab.evaluate("document.querySelector('#map').dataset.drawn"):
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -238,7 +238,7 @@ def test_an_image_without_javascript_or_webgl(browser: Browser, url: str, people
     with browser.tab(java_script_enabled=scripts, extra_http_headers=people.operator.headers) as tab:
         tab.page.add_init_script(NO_WEBGL)
         tab.page.goto(url + PAGE)
-        image, until = tab.page.get_by_role("img", name="Map of"), time.monotonic() + 20
+        image, until = tab.page.get_by_role("img", name="Map of"), time.monotonic() + 60
         while image.evaluate("one => one.naturalWidth") != 1000:
             assert time.monotonic() < until
             time.sleep(0.05)

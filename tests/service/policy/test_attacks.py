@@ -15,7 +15,7 @@ from curate.service.policy.rules import Rules
 from curate.service.policy.sandbox import Outcome, Sandbox
 
 PIPELINES = Path(__file__).parents[3] / "pipelines"
-SECONDS, BYTES = 2.0, 200 << 20
+SECONDS, BYTES = 6.0, 200 << 20
 """Most CPU time and memory of an attack beyond those of an empty recipe."""
 
 

@@ -25,7 +25,7 @@ from curate.service.rest import routing
 from curate.service.runs import remedies
 from curate.service.settings import Limits
 
-SECONDS = 3.0
+SECONDS = 10.0
 """Costly patterns take minutes."""
 HEADER = 16_384
 """The server takes no longer one."""

@@ -45,7 +45,7 @@ class FakeCluster:
     def _call(self) -> None:
         self.calls += 1
         if self.hang is not None:
-            self.hang.wait(20)
+            self.hang.wait()
         if self.error is not None:
             raise self.error
 
@@ -93,7 +93,7 @@ def target(name: str = "local", token: str = "", **about: object) -> TargetRow:
     return TargetRow(name=name, token=token, **values)  # type: ignore[arg-type]
 
 
-def targets(seconds: float = 5.0) -> tuple[Targets, Connect]:
+def targets(seconds: float = 60.0) -> tuple[Targets, Connect]:
     connect = Connect()
     return Targets(connect, seconds), connect
 

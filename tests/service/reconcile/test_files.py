@@ -18,7 +18,7 @@ from curate.service.reconcile.loop import Reconciler
 from curate.service.states import State
 from tests.service.reconcile.worlds import World
 
-SECONDS = 30.0
+SECONDS = 120.0
 
 
 class Processes(World):

@@ -85,7 +85,7 @@ def ended(world: World) -> None:
 
 
 def outcome(world: World, count: int = 1) -> list[AuditEntry]:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while len(found := world.audit(hooks.DONE)) < count and time.monotonic() < until:
         threading.Event().wait(0.02)
     assert len(found) == count

@@ -119,7 +119,7 @@ def test_threads_start_and_stop_and_the_lease_is_given_back(world: World) -> Non
     done = threading.Event()
     world.cluster.on_submit = lambda name: done.set()
     world.reconciler.wake()
-    assert done.wait(20)
+    assert done.wait(60)
 
     world.reconciler.stop()
 

@@ -47,5 +47,5 @@ def address(site: Site) -> Iterator[str]:
     thread.start()
     yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     server.should_exit = True
-    thread.join(30)
+    thread.join(60)
     bound.close()

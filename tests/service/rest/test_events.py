@@ -47,7 +47,7 @@ def opened(site: Site, address: str, run: str, who: Person | None = None, **head
     """A stream."""
     given = (who or site.people.viewer).headers | headers
     with (
-        httpx2.Client(timeout=20) as client,
+        httpx2.Client(timeout=60) as client,
         client.stream("GET", f"{address}/api/v1/runs/{run}/events", headers=given) as one,
     ):
         yield one
@@ -202,7 +202,7 @@ def test_a_stream_of_nothing_is_a_problem(site: Site, address: str) -> None:
 
 def wait(until: Callable[[], bool]) -> None:
     ended = threading.Event()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not until():
         assert time.monotonic() < deadline
         ended.wait(0.02)

@@ -110,7 +110,7 @@ def _try_all(site: Site, address: str, schema: OpenApiSchema, examples: int) -> 
                     values = {name: known.get(name, value) for name, value in case.path_parameters.items()}
                     case.path_parameters = values
                 headers = site.people.admin.headers | {"Accept": "application/json"}
-                case.call_and_validate(address, session, headers, CHECKS, timeout=30)
+                case.call_and_validate(address, session, headers, CHECKS, timeout=60)
 
             attempt()
             tried += 1

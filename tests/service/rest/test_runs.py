@@ -129,7 +129,7 @@ def test_a_running_run_shows_its_stages_live(site: Site) -> None:
         {"lane": "cpu", "rows": 5, "rows_per_s": 2.0, "bytes_per_s": 0.0, "busy": 0.5}
     ]
     assert found["stage_list"][1]["inputs"] == ["pool"] and (found["stages"], found["stages_done"]) == (2, 1)
-    assert 10 <= found["seconds"] < 60
+    assert 10 <= found["seconds"] < 600
     [line] = site.ask("GET", f"runs/{run}/funnel").json()
     assert line == {
         "stage": "pool", "op": "toy.pool", "before": 10, "rejected": {"small": 2}, "unusable": {}, "error": {},

@@ -190,9 +190,9 @@ class Rank(World):
     def together(self, values: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
         threads: Threads = vars(self)["threads"]
         threads.given[self.rank] = values.clone()
-        threads.barrier.wait(10)
+        threads.barrier.wait(60)
         every = torch.stack(threads.given)
-        threads.barrier.wait(10)
+        threads.barrier.wait(60)
         return values.copy_(reduce(every))
 
 
