@@ -77,13 +77,15 @@ def test_it_dies_at_every_point_of_a_run_that_is_stopped_and_resumed(
 
 
 def test_it_dies_at_every_point_of_a_kill(site: Site, replica: Replica, deaths: Path) -> None:
+    """Which does not wait for the drain."""
     gate = site.gate("killed")
-    run = replica.submit("killed", "killed")
+    run = replica.submit("killed", "killed", drain_seconds=3600)
     gate.wait()
     replica.reaches(run, "running", 60)
     write(deaths, some(KILL))
     replica.client.run(run).kill()
     found = replica.reaches(run, "killed", 120)
+    assert found["reason"] == "killed on request"
     _all_passed(replica, deaths, run)
     assert [change for change in path(found) if change[0] not in BRIEF][-2:] == [("running", 1), ("killed", 1)]
     assert list(site.head.jobs(run).values()) in (["failed"], ["stopped"])
