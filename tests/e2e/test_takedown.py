@@ -24,6 +24,7 @@ from distill.commands.train import train
 from distill.recipe import parse_recipe
 from distill.samples.sources.dataset import open_dataset
 from tests.distill.conftest import recipe_values
+from tests.draw import drawn
 from tests.e2e import image_files
 from tests.e2e.commands import curate, curate_process
 
@@ -390,17 +391,19 @@ def state(workspace: Path) -> dict[str, str]:
     return files
 
 
-@pytest.mark.long  # eight processes
+@pytest.mark.long  # a process for each point, and one more
 def test_a_killed_erasure_is_resumed(once: Path, work: Path, tmp_path: Path) -> None:
     key = sample(once)["key"]
     undisturbed = tmp_path / "undisturbed"
     shutil.copytree(work / "workspace", undisturbed / "workspace")
     expected = take(undisturbed, once, key, "--erase")
-    points = [
+    every = [
         "publish:takedowns/*plan.json:published", "publish:datasets/small/*.tar:written",
         "publish:datasets/small/*/index.parquet:published", "publish:datasets/whole/*manifest.json:published",
         "publish:pools/*.tar:written", "publish:facts/*:published", "publish:takedowns/*receipt.json:written",
     ]  # fmt: skip
+    points = drawn(every)
+    assert points
     faults = tmp_path / "once"
     faults.mkdir()
     for _ in range(len(points) + 1):

@@ -18,6 +18,7 @@ def _change(environment: dict[str, str]) -> None:
 def deaths(backend: Any, points: Sequence[str], folder: Path) -> Iterator[None]:
     """In this block, workers are killed at the points: the workers there are, which would cost seconds to start again,
     and those that replace them. Asserts that each point was met."""
+    assert points
     dying = {"CURATE_FAULT_KILL": "|".join(points), "CURATE_FAULT_ONCE": str(folder)}
     with mock.patch.dict(os.environ, dying):
         _tell(backend, dying)

@@ -249,6 +249,7 @@ def test_the_token_of_a_cluster_is_where_ray_has_it(tmp_path: Path, monkeypatch:
 # --- a real head ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly  # in CI, test_keys.py has a run that the command line detaches to this head
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_detached_run_is_watched_stopped_and_resumed(workspace: Path, tmp_path: Path, ray_head: str) -> None:
@@ -273,6 +274,7 @@ def test_a_detached_run_is_watched_stopped_and_resumed(workspace: Path, tmp_path
     assert "it is stopped" in curate("stop", "next", "-w", workspace).error
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 @pytest.mark.timeout(240)
 def test_a_prepared_run_is_killed_before_it_begins_and_tried_again(

@@ -1,8 +1,8 @@
 """kill -9 anywhere, then the same command: the same bytes, facts and ledger as if nothing had happened.
 
 The places are enumerated on an undisturbed run: every point at which a file is written or has just appeared, and twelve
-seeded moments between them (the n-th Python call of the driver). Local drivers are forked from a process that has
-imported everything, on two cores at a time.
+seeded moments between them (the n-th Python call of the driver); each commit visits a third of them (tests/draw.py).
+Local drivers are forked from a process that has imported everything, on two cores at a time.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from curate.core.store.storage import open_storage
 from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.run import run
 from curate.engine.state import Options
+from tests.draw import drawn
 from tests.engine import toys, workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import COUNT_ONLY, Drivers
@@ -35,7 +36,7 @@ SMALL = {"pool__rows": 16, "pool__shard_rows": 8, "pool__repeat": 15, "dataset__
 SIDE_BY_SIDE = 2
 CHAINS = 20
 """Number of runs killed in a row, few enough that none is killed twice in one shard of a pass: such a shard is computed
-apart and the driver survives."""
+apart and the driver survives. Whole chains are drawn: points that are drawn one by one may be neighbours."""
 MOMENTS = 12
 PASSING = ("publish:leases/", "publish:runs/")
 """Points that depend on the moment (heartbeats, events); a kill there is one of the seeded moments."""
@@ -137,8 +138,10 @@ def chain(memory: Path, clean: Path, drivers: SimpleQueue[Drivers], name: str, p
 @pytest.mark.long
 def test_killed_at_every_point(memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]) -> None:
     folder, points, _ = clean
+    chains = drawn([points[first::CHAINS] for first in range(CHAINS)])
+    assert chains and all(len(some) > 1 for some in chains)
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
-        jobs = [threads.submit(chain, memory, folder, drivers, f"chain-{i}", points[i::CHAINS]) for i in range(CHAINS)]
+        jobs = [threads.submit(chain, memory, folder, drivers, f"chain-{i}", some) for i, some in enumerate(chains)]
         for job in jobs:
             job.result()
 
@@ -148,7 +151,8 @@ def test_killed_at_seeded_moments(
     memory: Path, clean: tuple[Path, list[str], int], drivers: SimpleQueue[Drivers]
 ) -> None:
     folder, _, calls = clean
-    moments = random.Random(2).sample(range(1, int(0.98 * calls)), MOMENTS)
+    moments = drawn(random.Random(2).sample(range(1, int(0.98 * calls)), MOMENTS))
+    assert moments
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
         jobs = [threads.submit(disturb, memory, folder, drivers, f"call-{call}", call=call) for call in moments]
         for job in jobs:
@@ -186,7 +190,7 @@ def test_workers_killed_under_ray(
     workspace: Path, tmp_path: Path, clean: tuple[Path, list[str], int], on_ray: Any
 ) -> None:
     """The run continues: a dead worker is replaced and its unfinished work repeated."""
-    with deaths(on_ray, WORKERS_POINTS, tmp_path):
+    with deaths(on_ray, drawn(WORKERS_POINTS), tmp_path):
         run(toys.pipeline(**SMALL), str(workspace), engine=on_ray, options=Options(segment_seconds=0.0))
     workspaces.assert_same(clean[0], workspace)
     assert ledger(workspace) == ledger(clean[0])
@@ -231,9 +235,8 @@ def test_driver_killed_between_facts_and_manifests_under_ray(
 ) -> None:
     """Workers have published tables and masks; the driver dies before the mask's manifest, and before the facts'."""
     one = drivers.get()
-    for point in (
-        "publish:masks/*/versions/*/manifest.json:written",
-        "publish:facts/*/versions/*/shards.parquet:written",
+    for point in drawn(
+        ["publish:masks/*/versions/*/manifest.json:written", "publish:facts/*/versions/*/shards.parquet:written"]
     ):
         kill = {"CURATE_FAULT_KILL": point, "RAY_ADDRESS": on_this_ray}
         assert one.run(workspace, changes=SMALL, engine="ray", environment=kill)["signal"] == signal.SIGKILL, point

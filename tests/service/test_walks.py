@@ -23,6 +23,7 @@ STAGES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.long
 @pytest.mark.timeout(400)
 def test_why_an_image_is_missing_and_a_dataset_without_three(

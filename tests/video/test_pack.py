@@ -34,6 +34,7 @@ from distill.samples.images.reader import ImageReader, PatchedImage
 from distill.samples.sources.members import MemberReader
 from distill.samples.sources.mixture import open_mixture, open_source
 from tests.codec.video.make_videos import number_of, video
+from tests.draw import drawn
 from tests.engine import workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers
@@ -283,8 +284,10 @@ def test_killed_at_every_point(undisturbed: tuple[Path, Path, list[str]], tmp_pa
     made, clean, points = undisturbed
     assert len([point for point in points if ".tar" in point]) >= 4
     with Drivers() as drivers:
-        for group in range(GROUPS):  # apart, because a shard under way at three deaths is set aside
-            some, once, here = points[group::GROUPS], tmp_path / f"once-{group}", tmp_path / str(group)
+        groups = drawn([points[first::GROUPS] for first in range(GROUPS)])
+        assert groups
+        for group, some in enumerate(groups):  # apart, because a shard under way at three deaths is set aside
+            once, here = tmp_path / f"once-{group}", tmp_path / str(group)
             once.mkdir()
             dying = {"CURATE_FAULT_KILL": "|".join(some), "CURATE_FAULT_ONCE": str(once)}
             deaths = 0

@@ -21,6 +21,7 @@ from curate.engine.passes.answers import merge as merging
 from curate.engine.passes.answers.lookup import Answers
 from curate.engine.run import run
 from curate.engine.state import Options
+from tests.draw import drawn
 from tests.engine import toys, workspaces
 
 FOLDER = "facts/op/stage"
@@ -269,7 +270,7 @@ def test_a_kill_at_any_point_of_a_merge_loses_nothing(
     whole = merged(local, monkeypatch, -1)
     kinds = ("publish:*.arrow:written", "publish:*.arrow:published", "remove:*.arrow")
     assert all(any(fnmatch(name, kind) for name in whole) for kind in kinds) and len(listed(local)) == 1
-    for kill in range(len(whole)):
+    for kill in drawn(range(len(whole))):
         other = open_storage(str(memory / f"killed-{kill}"))
         small_index(other, monkeypatch)
         assert merged(other, monkeypatch, kill) == whole[: kill + 1]

@@ -21,6 +21,7 @@ import pytest
 from curate.core.errors import DrainedError
 from curate.engine.passes.answers import log
 from curate.engine.run import Result, run
+from tests.draw import drawn
 from tests.engine import toys
 from tests.engine.asks import LOSSES, Say, answer_rows, go, segments
 from tests.engine.deaths import deaths
@@ -223,18 +224,20 @@ POINTS = (
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", POINTS)
-def test_a_kill_anywhere_costs_what_was_not_flushed(workspace: Path, endpoint: Endpoint, point: str) -> None:
+def test_a_kill_anywhere_costs_what_was_not_flushed(workspace: Path, endpoint: Endpoint) -> None:
     """What is neither in tables nor in segments then, and nothing else.
 
     A unit gets its answers in at least four waves, so that it writes a second segment well before its tables."""
-    script = endpoint.script(latency_seconds=0.4, slots=8)
-    kill = os.environ | {"CURATE_FAULT_KILL": point}
-    command = child(workspace, script, shard_rows=ROWS // 2, flush_seconds=0.01)
-    assert subprocess.run(command, cwd=ROOT, env=kill, timeout=200).returncode == -signal.SIGKILL
-    before, first = len(kept(workspace)), script.stats()["requests"]
-    result = go(workspace, Say(url=script.url), rows=ROWS, shard_rows=ROWS // 2)
-    assert result.ledger["stage_1"].after == ROWS
-    assert script.stats()["requests"] - first == ROWS - before
-    assert [row["said"] for row in answer_rows(workspace)] == sorted(f"said picture {n}" for n in range(ROWS))
-    assert not segments(workspace)
+    visited = drawn(POINTS)
+    assert visited
+    for number, point in enumerate(visited):
+        script, at = endpoint.script(latency_seconds=0.4, slots=8), workspace / str(number)
+        kill = os.environ | {"CURATE_FAULT_KILL": point}
+        command = child(at, script, shard_rows=ROWS // 2, flush_seconds=0.01)
+        assert subprocess.run(command, cwd=ROOT, env=kill, timeout=200).returncode == -signal.SIGKILL, point
+        before, first = len(kept(at)), script.stats()["requests"]
+        result = go(at, Say(url=script.url), rows=ROWS, shard_rows=ROWS // 2)
+        assert result.ledger["stage_1"].after == ROWS, point
+        assert script.stats()["requests"] - first == ROWS - before, point
+        assert [row["said"] for row in answer_rows(at)] == sorted(f"said picture {n}" for n in range(ROWS)), point
+        assert not segments(at), point

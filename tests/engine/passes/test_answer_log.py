@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from curate.engine.passes.run import Adopted, _Pass
 from curate.engine.record import gc
 from curate.engine.requests.client import Answered
 from curate.engine.run import run
+from tests.draw import drawn
 from tests.engine import toys, workspaces
 from tests.engine.asks import Say, answer_rows, go, segments
 from tests.engine.passes.test_answer_kills import POINTS, ROOT, child, kept
@@ -67,15 +69,17 @@ def test_the_next_run_puts_a_dead_runs_answers_into_tables(workspace: Path, endp
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("point", POINTS[2:])
-def test_a_kill_while_logs_are_put_into_tables(workspace: Path, endpoint: Endpoint, dead: str, point: str) -> None:
-    script = endpoint.script()
-    kill = os.environ | {"CURATE_FAULT_KILL": point}
-    command = child(workspace, script, 20, 10)
-    assert subprocess.run(command, cwd=ROOT, env=kill, timeout=200).returncode == -signal.SIGKILL
-    assert go(workspace, Say(url=script.url), rows=20).ledger["stage_1"].after == 20
-    assert script.stats()["requests"] == 0 and workspaces.rows_of(workspace, "toy.say") == 20
-    assert not segments(workspace)
+def test_a_kill_while_logs_are_put_into_tables(workspace: Path, tmp_path: Path, endpoint: Endpoint, dead: str) -> None:
+    script, visited = endpoint.script(), drawn(POINTS[2:])
+    assert visited
+    for number, point in enumerate(visited):
+        at = shutil.copytree(workspace, tmp_path / f"killed-{number}")
+        kill = os.environ | {"CURATE_FAULT_KILL": point}
+        command = child(at, script, 20, 10)
+        assert subprocess.run(command, cwd=ROOT, env=kill, timeout=200).returncode == -signal.SIGKILL, point
+        assert go(at, Say(url=script.url), rows=20).ledger["stage_1"].after == 20, point
+        assert script.stats()["requests"] == 0 and workspaces.rows_of(at, "toy.say") == 20, point
+        assert not segments(at), point
 
 
 def test_a_log_with_a_live_writer_is_left_alone(workspace: Path, dead: str) -> None:

@@ -21,6 +21,7 @@ from curate.engine.record.runs import RunRecord
 from curate.engine.record.usage import described
 from curate.engine.run import run
 from curate.engine.state import Options
+from tests.draw import drawn
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
 from tests.engine.gates import Gate
@@ -361,7 +362,7 @@ def test_gc_killed_anywhere_leaves_no_partial_output(workspace: Path, memory: Pa
     shutil.copytree(workspace, copy)
     count, killed = removals(copy, 0)
     assert count > 60 and not killed
-    for last in range(1, count, 6):
+    for last in drawn(range(1, count, 6)):
         shutil.rmtree(copy)
         shutil.copytree(workspace, copy)
         assert removals(copy, last)[1]

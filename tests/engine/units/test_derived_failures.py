@@ -23,6 +23,7 @@ from curate.engine.record.runs import latest
 from curate.engine.run import run
 from curate.engine.tasks import running as tasks
 from curate.engine.units.derive.children import DeriveTask, derive_shards
+from tests.draw import drawn
 from tests.engine import derived, toys, workspaces
 from tests.engine.deaths import deaths
 from tests.engine.derived import ALL, LOOSE, STRICT, number_of, rows, shards
@@ -180,7 +181,9 @@ def test_killed_at_every_point(
     memory: Path, clean: tuple[list[Path], list[list[str]]], drivers: Drivers, which: int
 ) -> None:
     target = memory / "derived-killed"
-    for point in clean[1][which]:
+    points = drawn(clean[1][which])
+    assert len(points) > 3
+    for point in points:
         if which:
             shutil.copytree(clean[0][0], target)
         changes = (SMALL, LARGE)[which]
@@ -199,6 +202,6 @@ def test_workers_killed_under_ray(
         "publish:pools/tiles/derived/*.tar:published",
         "publish:pools/tiles/derived/*.parquet:published",
     )
-    with deaths(on_ray, points, tmp_path):
+    with deaths(on_ray, drawn(points), tmp_path):
         run(derived.pipeline(**SMALL), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0][0], workspace)

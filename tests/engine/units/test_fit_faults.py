@@ -1,7 +1,8 @@
 """kill -9 inside of the fits that matter: of trees, in one piece and by cells, and of semantic duplicates.
 
 Every point at which a checkpoint has appeared or is about to, seeded moments, and steps of Ray's workers: the same
-command resumes from the last checkpoint, and its output is byte for byte that of an undisturbed run.
+command resumes from the last checkpoint, and its output is byte for byte that of an undisturbed run. Each commit visits
+a third of them (tests/draw.py).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from curate.core.store.storage import open_storage
 from curate.engine.record.events import read_events
 from curate.engine.record.runs import list_runs
 from curate.engine.run import run
+from tests.draw import drawn
 from tests.e2e.vectors import stages, write_recipe
 from tests.engine import workspaces
 from tests.engine.deaths import deaths
@@ -119,8 +121,9 @@ def test_each_fit_has_checkpoints(clean: Clean) -> None:
 
 
 def test_killed_at_every_checkpoint(clean: Clean, begun: Path, drivers: Drivers) -> None:
-    """Each run resumes where the one before was killed, and gets one checkpoint farther."""
-    for point in clean.checkpoints(":published"):
+    """Each run resumes where the one before was killed, and the last one at the last checkpoint."""
+    *points, end = clean.checkpoints(":published")
+    for point in (*drawn(points), end):
         assert go(drivers, clean.recipe, begun, environment={"CURATE_FAULT_KILL": point})["signal"] == signal.SIGKILL
     assert go(drivers, clean.recipe, begun)["error"] is None
     last = saved(clean.done)[clean.fits[-1]][-1][1]
@@ -130,14 +133,16 @@ def test_killed_at_every_checkpoint(clean: Clean, begun: Path, drivers: Drivers)
 
 def test_killed_before_every_other_checkpoint(clean: Clean, begun: Path, drivers: Drivers) -> None:
     """What is written and not published yet is done again."""
-    for point in clean.checkpoints(":written")[::2]:
+    points = drawn(clean.checkpoints(":written")[::2])
+    assert points
+    for point in points:
         assert go(drivers, clean.recipe, begun, environment={"CURATE_FAULT_KILL": point})["signal"] == signal.SIGKILL
     assert go(drivers, clean.recipe, begun)["error"] is None
     workspaces.assert_same(clean.done, begun)
 
 
 def test_killed_at_seeded_moments(clean: Clean, begun: Path, drivers: Drivers) -> None:
-    moments = sorted(random.Random(3).sample(range(clean.calls // 4, clean.calls), MOMENTS))
+    moments = drawn(sorted(random.Random(3).sample(range(clean.calls // 4, clean.calls), MOMENTS)))
     ends = [go(drivers, clean.recipe, begun, call=number)["signal"] for number in moments]
     assert ends[0] == signal.SIGKILL  # a later run has less to do, and may end before
     assert go(drivers, clean.recipe, begun)["error"] is None
@@ -159,7 +164,7 @@ def test_workers_killed_in_iterations(
     by_cells = {"leaves-cells", "leaves stored", "centroids_2-cells"}
     assert {"pool", *(by_cells if "cells" in clean.fits else ("level-1", "cells"))} <= set(groups)
     chosen = [points[len(points) // 2] for points in groups.values()]
-    with deaths(on_ray, chosen, tmp_path):
+    with deaths(on_ray, drawn(chosen), tmp_path):
         run(load(clean.recipe), str(begun), engine=on_ray)
     workspaces.assert_same(clean.done, begun)
 

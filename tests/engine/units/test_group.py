@@ -31,6 +31,7 @@ from curate.engine.run import Result, run
 from curate.engine.units.fit import parts
 from curate.engine.units.fit.parts import Block, FromCells
 from tests.core.store.object_store import new_bucket
+from tests.draw import drawn
 from tests.e2e.commands import curate
 from tests.engine import toys, workspaces
 from tests.engine.deaths import deaths
@@ -128,7 +129,7 @@ def test_workers_killed_in_steps(clean: tuple[Path, list[str]], workspace: Path,
         "step:5:cells:2:begun",
         "publish:*/sorted/000000.npz:published",
     )
-    with deaths(on_ray, points, tmp_path):
+    with deaths(on_ray, drawn(points), tmp_path):
         run(toys.fits(), str(workspace), engine=on_ray)
     workspaces.assert_same(clean[0], workspace)
 
@@ -150,10 +151,11 @@ def test_driver_killed_wherever_it_writes(
 ) -> None:
     """Each run resumes where the one before was killed."""
     folder, points = clean
-    for point in points:
-        if point.startswith("publish:"):
-            said = resume(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
-            assert said["signal"] == signal.SIGKILL, (point, said)
+    visited = drawn([point for point in points if point.startswith("publish:")])
+    assert len(visited) > 3
+    for point in visited:
+        said = resume(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
+        assert said["signal"] == signal.SIGKILL, (point, said)
     assert resume(drivers, workspace, tmp_path / "log")["error"] is None
     workspaces.assert_same(folder, workspace)
 
@@ -169,7 +171,9 @@ def test_driver_killed_in_every_call(
         if not point.startswith("publish:"):
             kinds.setdefault(":".join(point.split(":")[:2]), []).append(point)
     chance = random.Random(1)
-    for point in map(chance.choice, kinds.values()):
+    visited = drawn([chance.choice(some) for some in kinds.values()])
+    assert visited
+    for point in visited:
         said = resume(drivers, workspace, tmp_path / "log", environment={"CURATE_FAULT_KILL": point})
         assert said["signal"] == signal.SIGKILL, (point, said)
         assert resume(drivers, workspace, tmp_path / "log")["error"] is None, point

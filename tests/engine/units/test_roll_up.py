@@ -22,6 +22,7 @@ from curate.engine.record.explain import explain
 from curate.engine.record.runs import latest
 from curate.engine.run import Result, run
 from curate.engine.state import Options
+from tests.draw import drawn
 from tests.engine import derived, toys, workspaces
 from tests.engine.derived import ALL, number_of
 from tests.engine.forks import Drivers
@@ -239,7 +240,9 @@ def test_killed_and_resumed(workspace: Path, tmp_path: Path, drivers: Drivers, k
     points = [line for line in dict.fromkeys(log.read_text().splitlines()) if "runs/" not in line]
     some = [line for line in points if "roll_up" in line or "toy.note" in line or "masks/" in line]
     assert len(some) > 20
-    for number, point in enumerate(some[::every]):
+    visited = drawn(some[::every])
+    assert visited
+    for number, point in enumerate(visited):
         at = killed / str(number)
         assert drivers.run(at, environment={"CURATE_FAULT_KILL": point}, **about)["signal"] == signal.SIGKILL, point
         assert drivers.run(at, **about) == {"signal": 0, "error": None, "calls": 0}

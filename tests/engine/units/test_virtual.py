@@ -30,6 +30,7 @@ from curate.engine.state import Options
 from curate.image.frames import Frames
 from tests.codec import make_images
 from tests.codec.test_frames import movie, noises
+from tests.draw import drawn
 from tests.engine import toys, workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers
@@ -37,6 +38,8 @@ from tests.engine.forks import Drivers
 ALL = Options(failure_budget=1.0)
 FRAMES = {"a.gif": 4, "b.png": 3, "c.webp": 2, "d.tif": 3, "e.jpg": 1}
 OPTIONS: dict[str, dict[str, Any]] = {"gif": {"duration": 100}, "png": {"duration": 50}, "webp": {"duration": 80}}
+MODULES = ("acquire.folder", "encoders.descriptor", "image.embed", "image.frames", "image.inspect", "pack.webdataset")
+"""What each driver would import again."""
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +265,7 @@ def test_a_child_with_bytes_in_a_virtual_pool_is_an_error_of_its_parent(workspac
 def undisturbed(folder: Path, memory: Path) -> Iterator[tuple[Path, Path, list[str]]]:
     """A run in another process: its recipe, its workspace and its points."""
     made, log = written(memory / "virtual.yaml", recipe(folder)), memory / "virtual.log"
-    with Drivers() as drivers:
+    with Drivers(*(f"curate.{name}" for name in MODULES)) as drivers:
         said = drivers.run(memory / "virtual-clean", recipe=str(made), environment={"CURATE_FAULT_LOG": str(log)})
     assert said["error"] is None
     points = [line for line in log.read_text().splitlines() if "pools/frames/" in line or "datasets/" in line]
@@ -274,8 +277,8 @@ def undisturbed(folder: Path, memory: Path) -> Iterator[tuple[Path, Path, list[s
 def test_killed_at_every_point(memory: Path, undisturbed: tuple[Path, Path, list[str]]) -> None:
     made, clean, points = undisturbed
     assert len(points) > 10 and not [point for point in points if "pools/frames/" in point and ".tar" in point]
-    with Drivers() as drivers:
-        for point in points:
+    with Drivers(*(f"curate.{name}" for name in MODULES)) as drivers:
+        for point in drawn(points):
             target = memory / "virtual-killed"
             killed = drivers.run(target, recipe=str(made), environment={"CURATE_FAULT_KILL": point})
             assert killed["signal"] == signal.SIGKILL, point
@@ -291,7 +294,7 @@ def test_the_other_engine_and_its_killed_workers_make_the_same(
     made, clean, _ = undisturbed
     points = ("publish:pools/frames/derived/*.parquet:published", "publish:datasets/*.tar:published")
     (tmp_path / "deaths").mkdir()
-    with deaths(on_ray, points, tmp_path / "deaths"):
+    with deaths(on_ray, drawn(points), tmp_path / "deaths"):
         run(load(made), str(workspace), engine=on_ray)
     workspaces.assert_same(clean, workspace)
     assert all(run(load(made), str(workspace)).reused.values())

@@ -122,13 +122,14 @@ class Head:
 
     def jobs(self, run: str) -> dict[str, str]:
         """Attempt -> status of its job, as far as this head knows."""
-        found: dict[str, str] = {}
-        with contextlib.closing(JobServer(self.url)) as jobs:
-            for number in range(1, 10):
-                info = jobs.info(f"{run}-{number}")
-                if info is not None:
-                    found[f"{run}-{number}"] = info.status
-        return found
+        with contextlib.closing(JobServer(self.url)) as server:
+            return jobs_of(server, run)
+
+
+def jobs_of(server: JobServer, run: str) -> dict[str, str]:
+    """Attempt, of the first four -> status of its job, as far as the server knows."""
+    found = {attempt: server.info(attempt) for attempt in (f"{run}-{number}" for number in range(1, 5))}
+    return {attempt: info.status for attempt, info in found.items() if info is not None}
 
 
 def _run(*words: str) -> None:

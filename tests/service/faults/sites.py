@@ -19,18 +19,20 @@ from typing import Any
 
 import yaml
 from PIL import Image
+from sqlalchemy import create_engine
 
 from curate.api import Workspace
 from curate.client import Client
 from curate.core.errors import CurateError
 from curate.core.recipe.load import parse
+from curate.engine.jobs import JobServer
 from curate.service.auth.tokens import first_token
 from curate.service.database.migrate import migrate
 from curate.service.service import Service
 from curate.service.settings import Settings
 from tests.engine import workspaces
 from tests.engine.gates import Gate
-from tests.service.faults.heads import LIVE, Head
+from tests.service.faults.heads import LIVE, Head, jobs_of
 
 IMAGES = 24
 SLOW = "tests.engine.toys.rows:Costly"
@@ -136,12 +138,12 @@ class Site:
     def single(self, run: str) -> Iterator[None]:
         """Asserts that at no look two drivers of a run were at work. One that has written its result is not, although
         Ray may still wait for its process."""
-        over, wrong = threading.Event(), list[set[str]]()
+        over, wrong, server = threading.Event(), list[set[str]](), JobServer(self.head.url)
 
         def look() -> None:
             while not over.wait(0.5):
                 with suppress(CurateError):  # the head may be dead
-                    jobs = self.head.jobs(run)
+                    jobs = jobs_of(server, run)
                     alive = {job for job in jobs if jobs[job] in LIVE and not self.result(job).exists()}
                     if len(alive) > 1:
                         wrong.append(alive)
@@ -153,7 +155,26 @@ class Site:
         finally:
             over.set()
             thread.join()
+            server.close()
         assert not wrong, wrong
+
+    def leader(self) -> tuple[int, int]:
+        """Process of the replica that leads, and how many passes were begun."""
+        engine = create_engine(self.database.replace("postgresql:", "postgresql+psycopg:"))
+        try:
+            with engine.connect() as connection:
+                chosen = "SELECT holder, beat FROM leaders WHERE name = 'reconciler'"
+                holder, beat = connection.exec_driver_sql(chosen).one()
+        finally:
+            engine.dispose()
+        return int(holder.split(":")[1]), beat
+
+    def passes(self, count: int = 4, seconds: float = 60.0) -> None:
+        """Wait until so many passes were begun."""
+        first, until = self.leader()[1], time.monotonic() + seconds
+        while self.leader()[1] < first + count:
+            assert time.monotonic() < until
+            time.sleep(0.2)
 
     def result(self, attempt: str) -> Path:
         return self.workspace / "runs" / attempt / "result.json"
@@ -257,7 +278,7 @@ class Replica:
                 found = self.client.run(run).status()
             except CurateError:  # it starts again
                 assert self.running, self.said
-            time.sleep(0.1)
+            time.sleep(0.2)
         return found
 
     @property

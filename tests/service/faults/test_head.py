@@ -1,4 +1,7 @@
-"""A real head that is slow, cut off, or dies: what people see, and that no result is lost."""
+"""A real head that is slow, cut off, or dies: what people see, and that no result is lost.
+
+What ends well, by itself, by a stop or by a kill, is nightly: in CI, test_deaths.py has a stop, a resume and a kill on
+this head, and the bytes of the local engine."""
 
 from __future__ import annotations
 
@@ -7,12 +10,14 @@ import time
 
 import pytest
 
+from curate.service.reconcile.observe import GONE_SECONDS
 from tests.service.faults.heads import Head
 from tests.service.faults.sites import Replica, Site, path
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
 
 
+@pytest.mark.nightly
 def test_a_run_is_done_with_the_bytes_of_the_local_engine(site: Site, replica: Replica) -> None:
     run = replica.submit("plain")
     found = replica.reaches(run, "done")
@@ -20,6 +25,7 @@ def test_a_run_is_done_with_the_bytes_of_the_local_engine(site: Site, replica: R
     site.same_as_local("plain")
 
 
+@pytest.mark.nightly
 def test_a_stop_drains_and_a_resume_computes_only_the_rest(site: Site, replica: Replica) -> None:
     gate = site.gate("stop")
     run = replica.submit("stopped", "stop")
@@ -36,6 +42,7 @@ def test_a_stop_drains_and_a_resume_computes_only_the_rest(site: Site, replica: 
     site.same_as_local("stopped")
 
 
+@pytest.mark.nightly
 def test_a_kill_does_not_wait_for_the_drain(site: Site, replica: Replica) -> None:
     gate = site.gate("kill")
     run = replica.submit("killed", "kill", drain_seconds=3600)
@@ -54,7 +61,7 @@ def test_a_run_whose_cluster_does_not_answer_stays_running_and_ends_done(site: S
     site.head.cut()
     try:
         _unhealthy(replica)
-        time.sleep(15)  # a few passes in which a wrong service would give it up
+        time.sleep(GONE_SECONDS + 1)  # after which a driver is given up that seems to be dead
         found = replica.client.run(run).status()
         assert (found["state"], found["reason"]) == ("running", "its target does not answer")
         waiting = replica.submit("waiting")

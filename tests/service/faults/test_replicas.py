@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from sqlalchemy import create_engine, text
 
 from tests.servers.postgres import Postgres
 from tests.service.faults.heads import Head
@@ -91,10 +90,4 @@ def _ordered(site: Site, replicas: list[Replica]) -> tuple[Replica, Replica]:
 
 def _holder(site: Site) -> int:
     """Process of the leader."""
-    engine = create_engine(site.database.replace("postgresql:", "postgresql+psycopg:"))
-    try:
-        with engine.connect() as connection:
-            found = connection.execute(text("SELECT holder FROM leaders WHERE name = 'reconciler'")).scalar_one()
-    finally:
-        engine.dispose()
-    return int(found.split(":")[1])
+    return site.leader()[0]
