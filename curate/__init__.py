@@ -15,6 +15,9 @@ from curate.core.version import __version__
 
 # Arrow's own memory pool keeps freed memory, so a long run grows slowly; Arrow reads this variable on import.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+# torch reads this one on import, and Ray's workers inherit it: threads that spin while they wait cost more than they
+# compute on busy cores.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
     from curate.api import Run, Workspace

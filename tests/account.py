@@ -36,7 +36,7 @@ class Clock:
 
     def __init__(self, name: str) -> None:
         self.group: Path | None = None
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # not Linux, not root, or groups of version 2
             lines = Path("/proc/self/cgroup").read_text().splitlines()
             [own] = [line.split(":")[2] for line in lines if "cpuacct" in line.split(":")[1].split(",")]
             group = _CGROUPS / own.lstrip("/") / f"{name}-{os.getpid()}"

@@ -90,11 +90,14 @@ def ray_session(tiny_wordnet: Path) -> Iterator[Any]:
             logging_level="ERROR",
             _system_config={"num_workers_soft_limit": 8, "idle_worker_killing_time_threshold_ms": 600_000},
         )
-        try:
-            start()
-        except Exception:  # noqa: BLE001 - Ray gives itself 30 s, which a busy machine may not keep
-            ray.shutdown()
-            start()
+        for attempt in range(4):
+            try:
+                start()
+                break
+            except Exception:  # Ray gives itself 30 s, which a busy machine may not keep
+                ray.shutdown()
+                if attempt == 3:
+                    raise
     yield ray
     ray.shutdown()
 

@@ -69,7 +69,7 @@ PLANTED = {
 
 
 def test_planted_imports_are_caught(tmp_path: Path) -> None:
-    """Of the repository itself, `make lint` checks the contracts."""
+    """`make lint` checks the contracts of the repository itself."""
     for package in PACKAGES:
         shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

@@ -68,7 +68,7 @@ def rule(record: RunRecord, stage: str, column: str) -> Rule:
 
 
 def sampled(record: RunRecord, rule: Rule, at: float | None = None, seconds: float = math.inf) -> Distribution:
-    """Of as many shards as a sample has, however long they take to read."""
+    """A sample reads all its shards, however long that takes."""
     return distribution.sampled(record, rule, at, seconds)
 
 

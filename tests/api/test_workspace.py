@@ -145,7 +145,7 @@ def far(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
 def test_a_beating_lease_is_alive_even_if_clocks_differ(
     far: Storage, off: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has beaten again whenever somebody looks."""
+    """It has beaten again at each look."""
     run, driver, read = Workspace(far.url).run("far"), FarDriver(far, "far", off), lease.read
 
     def beaten(storage: Storage, path: str) -> dict[str, Any] | None:

@@ -21,8 +21,6 @@ from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-# workers inherit it: on busy cores, threads that spin while waiting cost more than they compute
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import ray
 from ray._private import state as state_of_ray

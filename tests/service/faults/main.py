@@ -73,7 +73,7 @@ def patch(about: dict[str, Any]) -> None:
     lease.STALE_SECONDS = 4 * lease.BEAT_SECONDS
     loop.HEALTH_SECONDS = loop.SILENT_SECONDS
     if about.get("quick"):
-        leader.TAKE_OVER_SECONDS, leader.SURE_SECONDS = 1.0, 2.5  # the other one is dead, so nobody is robbed
+        leader.TAKE_OVER_SECONDS, leader.SURE_SECONDS = 1.0, 2.5  # the other one is dead
     if about.get("ahead"):
         clock.now._wall = lambda: time.time() + float(Path(about["ahead"]).read_text())
     if about.get("deaths"):

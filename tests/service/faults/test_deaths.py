@@ -29,7 +29,7 @@ BRIEF = {"starting", "stopping"}
 
 
 def some(points: list[str]) -> list[str]:
-    """Of those that are certain to be met, and of the others."""
+    """A draw from the points that are certain to be met, and one from the others."""
     certain = [point for point in points if _state(point) not in BRIEF]
     chosen = drawn(certain)
     assert chosen

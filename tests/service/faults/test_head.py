@@ -1,7 +1,7 @@
 """A real head that is slow, cut off, or dies: what people see, and that no result is lost.
 
-What ends well, by itself, by a stop or by a kill, is nightly: in CI, test_deaths.py has a stop, a resume and a kill on
-this head, and the bytes of the local engine."""
+Runs that end by themselves, by a stop or by a kill are nightly: in CI, test_deaths.py has a stop, a resume and a kill
+on this head, and the bytes of the local engine."""
 
 from __future__ import annotations
 
