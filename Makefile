@@ -106,23 +106,22 @@ serve: $(STAMP)  ## the service on this machine: pages, API, a local Ray; prints
 	@exec $(BIN)/curate service serve --embedded "$(WORKSPACE)" --port $(or $(PORT),8080) --recipes pipelines \
 	  --root images=.cache/openclipart/images
 
-RUN_TESTS = $(BIN)/python -m pytest -n $(JOBS) $(PYTEST) -m
+RUN = $(BIN)/python -m pytest -n $(JOBS)
 QUICK := not long and not nightly
-LONG := long and not nightly
 
 test: lint test-suite  ## setup, linters, types, architecture, all tests but the long ones (SUITE=ci: with them)
 
 test-suite: $(STAMP)
-	@$(RUN_TESTS) "$(if $(filter ci,$(SUITE)),($(QUICK)) or ($(LONG)),$(QUICK))"
+	@$(RUN) -m "$(if $(filter ci,$(SUITE)),not nightly,$(QUICK))" $(PYTEST)
 
 test-fast: $(STAMP)  ## the tests without Ray, servers and training; under two minutes
-	@$(RUN_TESTS) "$(QUICK) and not heavy"
+	@$(RUN) -m "$(QUICK) and not heavy" $(PYTEST)
 
 test-long: $(STAMP)  ## the long tests: kills at points that the commit draws, damaged inputs, browsers, load
-	@$(RUN_TESTS) "$(LONG)"
+	@$(RUN) -m "long and not nightly" $(PYTEST)
 
 test-nightly: $(STAMP)  ## all tests, every kill point, 100 examples of each property; over an hour
-	@CURATE_TEST_POINTS=all HYPOTHESIS_EXAMPLES=100 $(RUN_TESTS) ""
+	@CURATE_TEST_POINTS=all HYPOTHESIS_EXAMPLES=100 $(RUN) $(PYTEST)
 
 INTEROP := .venv-interop
 LOCKS := $(addprefix tests/interop/,requirements.lock webdataset.lock)

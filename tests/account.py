@@ -41,8 +41,11 @@ class Clock:
             [own] = [line.split(":")[2] for line in lines if "cpuacct" in line.split(":")[1].split(",")]
             group = _CGROUPS / own.lstrip("/") / f"{name}-{os.getpid()}"
             group.mkdir()
-            (group / "cgroup.procs").write_text("0")  # this process; its children stay with it
-            self.group = group
+            try:
+                (group / "cgroup.procs").write_text("0")  # this process; its children stay with it
+                self.group = group
+            except OSError:
+                group.rmdir()
         self.began = self._now()
 
     def __call__(self) -> float:
@@ -55,11 +58,12 @@ class Clock:
         return sum(one.ru_utime + one.ru_stime for one in used)
 
     def close(self) -> None:
-        """Leave the group and remove it, unless a process stayed behind in it."""
+        """Leave the group and remove it, with those of ended processes below it, unless a process stayed behind."""
         if self.group is not None:
             with contextlib.suppress(OSError):
                 (self.group.parent / "cgroup.procs").write_text("0")
-                self.group.rmdir()
+                for group in (*self.group.glob("*/"), self.group):
+                    group.rmdir()
 
 
 class Account:
@@ -87,22 +91,25 @@ class Account:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.output is not None:
             self.output["account"] = [(*place, seconds) for place, seconds in self.spent.items()]
-        elif os.environ.get("CI") and above(self.spent, FAIL):
+        elif os.environ.get("CI") and self.clock.group and above(self.spent, FAIL):
             session.exitstatus = TOO_DEAR
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.section("processor time")
-        way = "with processes that detached" if self.clock.group else "by RUSAGE_CHILDREN: no cpuacct to write"
+        way = "with processes that detached" if self.clock.group else "RUSAGE_CHILDREN, since no cpuacct can be written"
         for suite, limit in LIMITS.items():
             files = {file: seconds for (of, file), seconds in self.spent.items() if of == suite}
             if files:
                 tests = sum(files.values())
                 terminalreporter.line(f"{suite} tests: {tests:.0f} CPU-s in {len(files)} files ({way}); limit {limit}")
-        terminalreporter.line(f"all processes, with collection: {self.clock():.0f} CPU-s")
+        if self.clock.group:
+            terminalreporter.line(f"all processes, with collection: {self.clock():.0f} CPU-s")
         for (suite, file), seconds in self.spent.most_common(SHOWN):
             terminalreporter.line(f"{seconds:7.1f}  {suite:5}  {file}")
         for line in above(self.spent, WARN):
             terminalreporter.line(line, yellow=True)
+        if self.clock.group and above(self.spent, FAIL):
+            terminalreporter.line(f"a file above {FAIL:.0%} fails CI (exit status {TOO_DEAR})", red=True)
 
     def pytest_unconfigure(self) -> None:
         self.clock.close()

@@ -27,7 +27,7 @@ from hypothesis import settings
 
 from tests import draw, flaky
 from tests.account import Account
-from tests.scopes import ROOT, SLOW, has_long, is_heavy, scope_of
+from tests.scopes import ROOT, SLOW, is_heavy, scope_of
 
 # `make test-nightly` sets HYPOTHESIS_EXAMPLES.
 settings.register_profile(
@@ -41,14 +41,14 @@ settings.load_profile("shared cores")
 
 LAST = pytest.StashKey[set[pytest.Item]]()
 """The last test of each scope."""
-RUNNING = pytest.StashKey[list[Callable[[], None]]]()
-"""Ends of the slow servers that run."""
+RUNNING = pytest.StashKey[dict[str, Callable[[], None]]]()
+"""Scope -> how to end its slow server, which runs."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Account(config))
     flaky.register(config)
-    config.stash[RUNNING] = []
+    config.stash[RUNNING] = {}
 
 
 def pytest_report_header() -> str:
@@ -212,35 +212,40 @@ def object_store(object_store_server: str) -> Iterator[Any]:
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any, request: Any) -> Generator[None, Any, Any]:
     if fixturedef.argname in SLOW:
-        request.config.stash[RUNNING].append(partial(fixturedef.finish, request))
+        request.config.stash[RUNNING][SLOW[fixturedef.argname]] = partial(fixturedef.finish, request)
     return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     """A slow server ends with the last test of its scope: idle, Ray's processes would take 5 % of a core."""
-    yield
-    if item in item.config.stash[LAST]:
-        running = item.config.stash[RUNNING]
-        while running:
-            running.pop()()
+    try:
+        yield
+    finally:
+        if item in item.config.stash[LAST]:
+            item.config.stash[RUNNING].pop(scope_of(file_of(item)), bool)()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    last = {scope_of(item.nodeid.split("::")[0]): item for item in session.items}
+    last = {scope_of(file_of(item)): item for item in session.items}
     session.config.stash[LAST] = set(last.values())
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`make test-long` need not import a file that has no long tests."""
-    is_quick = config.option.markexpr.startswith("long") and not has_long(collection_path)
-    return True if is_quick and collection_path.name.startswith("test_") else None
+    if not config.option.markexpr.startswith("long") or not collection_path.match("test_*.py"):
+        return None
+    return True if "mark.long" not in collection_path.read_text() else None
+
+
+def file_of(item: pytest.Item) -> str:
+    return item.nodeid.split("::")[0]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Marks the tests that `make test-fast` leaves out. Under xdist they come first, above all those of slow servers,
     then the files with most tests: what begins last should be short, or the other processes wait for it."""
-    files = {item: item.nodeid.split("::")[0] for item in items}
+    files = {item: file_of(item) for item in items}
     sizes = Counter(files.values())
     heavy = {file: is_heavy(file) for file in sizes}
     for item, file in files.items():

@@ -6,6 +6,7 @@ test-nightly` visits all. CURATE_TEST_POINTS is the seed, printed when the tests
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Sequence
@@ -25,13 +26,15 @@ def seed() -> str:
     """CURATE_TEST_POINTS, or else the commit."""
     if given := os.environ.get("CURATE_TEST_POINTS"):
         return given
-    said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return said.stdout.strip() or "no commit"
+    with contextlib.suppress(OSError):  # no git
+        said = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+        return said.stdout.strip() or "no commit"
+    return "no commit"
 
 
 def drawn(points: Sequence[T]) -> list[T]:
     """The points to visit, ordered as given; at least one, if there are any."""
     if seed() == "all":
         return list(points)
-    order = sorted(range(len(points)), key=lambda i: sha256(f"{seed()} {i} {points[i]}".encode()).digest())
+    order = sorted(range(len(points)), key=lambda i: sha256(f"{seed()} {i} of {len(points)}".encode()).digest())
     return [points[i] for i in sorted(order[: -(-len(points) // SHARE)])]

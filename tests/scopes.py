@@ -41,11 +41,6 @@ def is_heavy(file: str) -> bool:
     return file.startswith(HEAVY) or bool(servers(ROOT / file))
 
 
-def has_long(file: Path) -> bool:
-    """Whether a file may have long tests: its own marks, or parameters from a file that has some."""
-    return "mark.long" in file.read_text()
-
-
 def scope_of(file: str) -> str:
     """What the scheduler keeps together with the tests of `file` (a path in the checkout): a slow server, or itself."""
     slow = [name for server, name in SLOW.items() if server in servers(ROOT / file)]

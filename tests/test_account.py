@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.account import FAIL, LIMITS, LONG, QUICK, WARN, Clock, above
 
-BUSY = "import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass"
+BUSY = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass"
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def clock() -> Iterator[Clock]:
 
 def test_a_child_that_ended_counts(clock: Clock) -> None:
     subprocess.run([sys.executable, "-c", BUSY], check=True)
-    assert clock() >= 0.2
+    assert clock() >= 1
 
 
 def test_a_process_that_detached_counts_where_groups_can_be_written(clock: Clock, tmp_path: Path) -> None:
@@ -34,8 +35,8 @@ def test_a_process_that_detached_counts_where_groups_can_be_written(clock: Clock
     code = f"{BUSY}\nopen({str(done)!r}, 'w')"
     subprocess.run(["sh", "-c", 'setsid "$@" & ', "sh", sys.executable, "-c", code], check=True)
     while not done.exists():
-        pass
-    assert clock() >= 0.2
+        time.sleep(0.05)
+    assert clock() >= 1
 
 
 def test_a_file_above_its_share_is_named() -> None:

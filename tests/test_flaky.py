@@ -55,6 +55,19 @@ def test_a_test_that_fails_again_fails(tmp_path: Path) -> None:
     assert (code, said) == (1, "") and "repeating test_some.py::test_never alone" in out
 
 
+def test_a_repeat_that_is_skipped_fails(tmp_path: Path) -> None:
+    skipped = ONCE.format(name="once").replace("touch()", "touch()\n    else:\n        import pytest; pytest.skip()", 1)
+    skipped = skipped.replace("        assert 1 == 2", "    assert 1 == 2")
+    code, out, said = run(tmp_path, PASSES + skipped, "-n0")
+    assert (code, said) == (1, "") and "1 skipped" in out
+
+
+def test_a_file_that_cannot_be_collected_fails(tmp_path: Path) -> None:
+    (tmp_path / "test_broken.py").write_text("import nothing_of_this_name\n")
+    code, out, said = run(tmp_path, PASSES + ONCE.format(name="once"), "-n1")
+    assert (code, said) == (1, "") and "repeating" not in out
+
+
 def test_nothing_is_repeated_if_all_pass(tmp_path: Path) -> None:
     code, out, said = run(tmp_path, PASSES, "-n0")
     assert (code, said) == (0, "") and "repeating" not in out

@@ -141,7 +141,7 @@ def test_a_host_with_fewer_slots_than_workers_is_used_well(server: FaultServer, 
     ]
     with running(cluster, 2):
         pass
-    assert throughput(server.log.starts()[FIRST]) >= 0.1 * rate
+    assert throughput(server.log.starts()[FIRST]) >= 0.3 * rate  # an equal split among four workers gives 0.25
     assert max(server.log.most_at_once().values()) == 1
 
 

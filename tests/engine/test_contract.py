@@ -316,6 +316,7 @@ def test_nothing_alive(workspace: Path) -> None:
         assert [name for name, entry in ledger.items() if entry.after] == []
     computed = [(name, ledger[name].before, ledger[name].after) for name in cases if not above[name] & ended]
     assert computed == [(name, 0, 0) for name, *_ in computed]
+    assert len(computed) > 3 * len(ended)
 
 
 def complaint(pipeline: Pipeline, workspace: Path, run_id: str) -> str | None:

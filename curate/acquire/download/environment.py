@@ -28,7 +28,7 @@ from curate.core.store.cache import cache_folder
 LOCK = Path(__file__).parents[1] / "runner" / "requirements.lock"
 NAME = "img2dataset"
 BUILD_SECONDS = 1800
-"""Limit of each step. The packages are 170 MB to download and 650 MB on disk."""
+"""Limit of each step. The packages are 170 MB to download and 680 MB on disk."""
 _CAUSE = re.compile("(cause|Caused by): ")
 REMEDY = (
     "expected a package registry, or a folder of wheels in UV_FIND_LINKS; "

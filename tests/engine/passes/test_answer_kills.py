@@ -224,6 +224,7 @@ POINTS = (
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_a_kill_anywhere_costs_what_was_not_flushed(workspace: Path, endpoint: Endpoint) -> None:
     """What is neither in tables nor in segments then, and nothing else.
 

@@ -69,6 +69,7 @@ def test_the_next_run_puts_a_dead_runs_answers_into_tables(workspace: Path, endp
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1200)
 def test_a_kill_while_logs_are_put_into_tables(workspace: Path, tmp_path: Path, endpoint: Endpoint, dead: str) -> None:
     script, visited = endpoint.script(), drawn(POINTS[2:])
     assert visited
