@@ -22,7 +22,8 @@ LIMITS = {QUICK: 1140, LONG: 1850}
 """CPU-s of `make test`, and of the long tests that CI runs."""
 WARN, FAIL = 0.05, 0.08
 """Shares of a suite's limit that one file may take."""
-SHOWN = 20
+SHOWN = 0.01
+"""Share of a suite's limit from which on a file is shown."""
 TOO_DEAR = 8
 """Exit status if a file takes too much in CI."""
 _CGROUPS = Path("/sys/fs/cgroup/cpuacct")
@@ -104,8 +105,9 @@ class Account:
                 terminalreporter.line(f"{suite} tests: {tests:.0f} CPU-s in {len(files)} files ({way}); limit {limit}")
         if self.clock.group:
             terminalreporter.line(f"all processes, with collection: {self.clock():.0f} CPU-s")
-        for (suite, file), seconds in self.spent.most_common(SHOWN):
-            terminalreporter.line(f"{seconds:7.1f}  {suite:5}  {file}")
+        for (suite, file), seconds in self.spent.most_common():
+            if seconds > SHOWN * LIMITS[suite]:
+                terminalreporter.line(f"{seconds:7.1f}  {suite:5}  {file}")
         for line in above(self.spent, WARN):
             terminalreporter.line(line, yellow=True)
         if self.clock.group and above(self.spent, FAIL):
