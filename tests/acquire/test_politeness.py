@@ -97,6 +97,7 @@ def throughput(starts: Sequence[float]) -> float:
 
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("connections", [1, 4])
+@pytest.mark.long
 def test_requests_at_once(server: FaultServer, limiter: Limiter, workers: int, connections: int) -> None:
     """Two hosts that every worker has rows of, and two that some have."""
     server.delay = 0.02 * connections
@@ -113,6 +114,7 @@ def test_requests_at_once(server: FaultServer, limiter: Limiter, workers: int, c
 
 
 @pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.long
 def test_rate_of_a_host(server: FaultServer, limiter: Limiter, workers: int) -> None:
     """In any T seconds at most 1 + rate * (T + SLACK_SECONDS) starts."""
     rate, count = 40.0, 50

@@ -251,6 +251,7 @@ def test_too_many_frames_are_a_frame_bomb() -> None:
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+@pytest.mark.long
 def test_a_thousand_frames(kind: str) -> None:
     images = [Image.new("L", (8, 8), value % 251) for value in range(1000)]
     data = movie(kind, images)

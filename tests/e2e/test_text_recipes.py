@@ -172,6 +172,7 @@ def made_stage(op: str) -> Any:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.long
 def test_vise_above_a_similarity(images: Path, tmp_path: Path) -> None:
     """An encoder of random weights: cosines mean nothing, and are compared all the same."""
     settings = [f"encoder={CLIP}", "order=before", "target=40", "sample.multiplier=20"]
@@ -224,6 +225,7 @@ def _of_the_best(images: Path, share: float, *settings: str) -> Pipeline:
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.long
 def test_vise_is_the_same_on_ray(images: Path, tmp_path: Path, on_ray: Any) -> None:
     pipeline = recipe("vise", images, "target=70")
     here = run(pipeline, str(tmp_path / "local"))
@@ -262,6 +264,7 @@ def test_a_tombstone_removes_all_items_of_a_row(images: Path, tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.long
 def test_shards_do_not_matter(images: Path, tmp_path: Path) -> None:
     made = [make(tmp_path, "vise", images, "target=70", f"pool.shard_rows={rows}") for rows in (16, 7)]
     one, other = ([(row["name"], row["text_size"]) for row in each.index()] for each in made)

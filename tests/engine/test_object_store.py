@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from curate.core.store.storage import Storage
 from curate.engine.run import run
 from tests.core.store.object_store import new_bucket
@@ -20,6 +22,7 @@ def mirror(storage: Storage, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_bytes_are_those_of_a_local_workspace(object_store: Any, workspace: Path, tmp_path: Path) -> None:
     url = f"s3://{new_bucket(object_store)}/deep/workspace"
     small = {"pool__rows": 16, "pool__shard_rows": 8}

@@ -106,6 +106,7 @@ def many_shards(darkest: float) -> Pipeline:
     return toys.pipeline(pool__rows=2 * SAMPLE + 2, pool__shard_rows=2, light__darkest=darkest)
 
 
+@pytest.mark.long
 def test_many_shards_are_estimated_from_a_sample(many: Path) -> None:
     steps = planned(many_shards(-1.0), many)
     assert (steps["dear"].compute, steps["dear"].certainty) == (0, ESTIMATED)
@@ -114,6 +115,7 @@ def test_many_shards_are_estimated_from_a_sample(many: Path) -> None:
     assert "about 0" in line and f"from {SAMPLE} shards" in line
 
 
+@pytest.mark.long
 def test_an_exact_plan_folds_all_of_many_shards(many: Path) -> None:
     steps = planned(many_shards(-1.0), many, exact=True)
     assert_nothing_to_do(steps)

@@ -58,6 +58,7 @@ def test_text_that_cannot_have_several_sentences_is_one(text: str) -> None:
     "piece", [".", "a.", "a. A", "1. ", "5 5. ", "A. ", '!"', "\n", "。", '"', "... A", "Mr. ", " "]
 )
 @pytest.mark.timeout(60)  # linear work takes a second, quadratic work hours
+@pytest.mark.long
 def test_a_megabyte_is_linear(piece: str) -> None:
     text = piece * (1_000_000 // len(piece))
     assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())

@@ -75,6 +75,7 @@ def test_a_dataset_of_the_commit_before_is_exported(tmp_path: Path) -> None:
     assert of_parquet(tmp_path / "out") == list(tars(dataset, tmp_path))
 
 
+@pytest.mark.long
 def test_a_dataset_in_an_object_store_is_exported(made: dict[str, Path], object_store: Any, tmp_path: Path) -> None:
     object_store.create_bucket(Bucket="bucket")
     store = s3fs.S3FileSystem()

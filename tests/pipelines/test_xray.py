@@ -50,6 +50,7 @@ def rows(output: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
 
 
+@pytest.mark.long
 def test_from_datasets_to_a_table(
     make: Callable[..., list[tuple[str, list[str]]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,6 +75,7 @@ def test_from_datasets_to_a_table(
     assert rows(capsys.readouterr().out) == first
 
 
+@pytest.mark.long
 def test_with_an_endpoint_captions_replace_titles(make: Callable[..., list[tuple[str, list[str]]]]) -> None:
     places = {name: name for name in xray.DATASETS}
     pairs = []

@@ -18,6 +18,7 @@ def tab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield opened
 
 
+@pytest.mark.long
 def test_a_cluster_opens_and_its_images_load(tab: Tab) -> None:
     branch = tab.page.locator("#browse details").first
     assert branch.get_attribute("open") is None

@@ -173,6 +173,7 @@ EVERY_FRAME = pytest.approx([100 * place / 7 for place in range(8)], abs=0.01)
 FILM_SHOWN, VIEWED = "#kept .open:has(img) img", ".shown img"
 
 
+@pytest.mark.long
 def test_a_film_plays_while_it_is_pointed_at_or_focused(tab: Tab) -> None:
     film = tab.page.locator("#kept .open:has(img)").first
     film.scroll_into_view_if_needed()

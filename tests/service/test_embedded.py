@@ -189,6 +189,7 @@ def test_recipes_are_offered_with_the_names_of_roots(tmp_path: Path) -> None:
     assert yaml.safe_load((Path(folder) / "a.yaml").read_text()) == {"vars": {"images": "drawings"}}
 
 
+@pytest.mark.long
 def test_a_service_starts_twice(tmp_path: Path) -> None:
     """It prints the token the first time only; a second process ends with an error."""
     with embedded(tmp_path / "ws", "http://127.0.0.1:1") as first:

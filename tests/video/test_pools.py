@@ -184,6 +184,7 @@ def test_a_large_video_in_a_tar_is_read_in_parts(tmp_path: Path, read: list[tupl
     assert 0 < sum(count for _, count in read) < 4 << 20
 
 
+@pytest.mark.long
 def test_videos_in_a_tar_on_an_object_store_are_read_by_ranges(
     tmp_path: Path, object_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -243,6 +243,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_keys_and_images_are_those_of_img2dataset(
     site: Site, everything: Everything, tmp_path: Path, runner_python: Path
 ) -> None:

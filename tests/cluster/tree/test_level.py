@@ -223,6 +223,7 @@ def test_a_level_above_by_cells_is_hardly_worse_than_in_one_piece() -> None:
 
 
 @pytest.mark.parametrize("cells", [(8, 4), (1, 4), (8, 1)])
+@pytest.mark.long
 def test_a_tree_by_cells_resumes_from_any_state(cells: tuple[int, int]) -> None:
     points = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
     wanted = level_settings([64, 20, 3], 0, rounds=2)

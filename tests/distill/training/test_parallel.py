@@ -36,6 +36,7 @@ from tests.distill.ranks import LOGGED, SAVED, log_samples, take_steps
 
 ROOT = Path(__file__).parents[3]
 ALONE = World(0, 1, torch.device("cpu"))
+pytestmark = pytest.mark.long
 PATCHES = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"
 
 

@@ -101,7 +101,11 @@ def test_a_source_is_trained_on_images_of_its_natural_sizes_only(values, dataset
 
 @pytest.mark.parametrize(
     ("optimizer", "precision", "kept"),
-    [("adamw", "float32", 2), ("lion", "bfloat16", 3), ("lamb", "float32", 4)],
+    [
+        pytest.param("adamw", "float32", 2, marks=pytest.mark.long),
+        pytest.param("lion", "bfloat16", 3, marks=pytest.mark.long),
+        ("lamb", "float32", 4),
+    ],
     ids=["before the boundary", "at the boundary", "after the boundary"],
 )
 def test_a_resumed_run_gives_the_same_bits(staged, tmp_path, optimizer, precision, kept):

@@ -19,6 +19,7 @@ def run(scenario: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.nightly  # test_nodes kills a node too
 def test_a_node_that_dies_costs_time_only(tmp_path: Path) -> None:
     run("spot", tmp_path)
 
@@ -27,5 +28,6 @@ def test_runs_that_need_each_other_share_two_cpus(tmp_path: Path) -> None:
     run("shared", tmp_path)
 
 
+@pytest.mark.nightly  # as does test_nodes
 def test_a_node_without_this_package_is_rejected_by_name(tmp_path: Path) -> None:
     run("without", tmp_path)

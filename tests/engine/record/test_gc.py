@@ -133,7 +133,7 @@ def test_a_dry_run_names_datasets_their_students_and_costly_stages_first(workspa
     assert sum(int(line.split()[0].replace(",", "")) for line in lines) == sum(garbage.values())
 
 
-@pytest.mark.parametrize("repeat", [0, 15])
+@pytest.mark.parametrize("repeat", [0, pytest.param(15, marks=pytest.mark.long)])
 def test_a_pool_can_grow_after_its_first_version_is_gone(workspace: Path, memory: Path, repeat: int) -> None:
     """With keys that repeat, shards were amended; what they were amended from is needed when the pool grows."""
     changes = {"pool__repeat": repeat}

@@ -136,6 +136,7 @@ def test_cuts(groups: list[int], most: int) -> None:
     assert all(stop - start <= most + largest for start, stop in itertools.pairwise(edges))
 
 
+@pytest.mark.long
 def test_a_list_that_has_grown_a_lot_is_divided_into_more_buckets(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

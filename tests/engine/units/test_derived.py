@@ -60,6 +60,7 @@ def test_the_ledger_counts_parents_and_then_children(workspace: Path) -> None:
     assert {(row["width"], row["height"]) for row in packed} == {(4, 8)}
 
 
+@pytest.mark.long
 def test_both_engines_make_the_same(workspace: Path, memory: Path, on_ray: Any) -> None:
     other = memory / "derived-on-ray"
     for darkest in (LOOSE, 0.0):

@@ -172,6 +172,7 @@ def test_gc_keeps_what_a_later_run_needs(site: Path, workspace: Path) -> None:
     assert build(site, workspace).reused["list"]
 
 
+@pytest.mark.long
 def test_the_same_on_ray(site: Path, workspace: Path, on_ray: Any) -> None:
     build(site, workspace)
     other = workspace.parent / "ray"

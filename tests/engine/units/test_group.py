@@ -108,6 +108,7 @@ def test_ray_writes_the_same_bytes(clean: tuple[Path, list[str]], workspace: Pat
     workspaces.assert_same(clean[0], workspace)
 
 
+@pytest.mark.long
 def test_an_object_store_holds_the_same_bytes(clean: tuple[Path, list[str]], object_store: Any, tmp_path: Path) -> None:
     url = f"s3://{new_bucket(object_store)}/workspace"
     result = run(toys.fits(), url)

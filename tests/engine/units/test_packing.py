@@ -104,6 +104,7 @@ STEPS = {"select_scatter", "select_plan", "select_pick", "select_gather"}
 STEPS |= {"pack_scatter", "pack_order", "pack_shard", "pack_index", "pack_finish"}
 
 
+@pytest.mark.long
 def test_a_task_is_as_small_in_a_large_pool(workspace: Path) -> None:
     """Tasks carry the shards that they read, not the pool's list."""
     few, many = (heaviest(workspace, pool__rows=rows, pool__shard_rows=2) for rows in (20, 80))
@@ -130,6 +131,7 @@ class Counted:
         return sum(any(word in path for word in words) for path in self.paths)
 
 
+@pytest.mark.long
 def test_selection_and_pack_take_eight_operations_a_shard(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pools so large that buckets grow with the rows. A pack's members and tars grow with the samples: not counted."""
     for name, value in (("LEAST_ROWS", 8), ("MOST_ROWS", 8), ("STRETCH_ROWS", 1)):

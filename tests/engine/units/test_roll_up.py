@@ -210,6 +210,7 @@ def test_a_takedown_of_a_child_computes_nothing(workspace: Path) -> None:
 # --- engines and kills ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_other_engine_reuses_all_of_it(workspace: Path, on_ray: Any) -> None:
     for number, engines in enumerate((("local", on_ray), (on_ray, "local"))):
         at = workspace / str(number)

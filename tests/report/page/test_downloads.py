@@ -98,6 +98,7 @@ def test_every_code_has_a_meaning() -> None:
     assert [code for code in CODES if code != "done" and not fetch_meaning(code)] == []
 
 
+@pytest.mark.long
 def test_the_page_in_a_browser(browser: Browser, tmp_path: Path) -> None:
     page = ReportHtml().render(downloaded_pool())["index.html"]
     with browser.opened(page, tmp_path) as tab:

@@ -138,6 +138,7 @@ def log_in(tab: Tab, url: str, people: People) -> None:
     tab.page.get_by_role("heading", name="Runs").wait_for()
 
 
+@pytest.mark.long
 def test_hostile_names_are_texts_and_the_grid_works_by_keyboard(browser: Browser, hostile: str, people: People) -> None:
     with browser.tab() as tab:
         log_in(tab, hostile, people)
@@ -161,6 +162,7 @@ def test_hostile_names_are_texts_and_the_grid_works_by_keyboard(browser: Browser
         assert tab.messages == []
 
 
+@pytest.mark.long
 def test_the_grid_reads_without_javascript(browser: Browser, hostile: str, people: People) -> None:
     with browser.tab(java_script_enabled=False) as tab:
         log_in(tab, hostile, people)

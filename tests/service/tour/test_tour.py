@@ -36,6 +36,7 @@ def press(page: Any, *names: str) -> None:
         page.keyboard.press("Enter")
 
 
+@pytest.mark.nightly
 def test_by_keyboard(browser: Browser, tour: Tour, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     with browser.tab() as tab:
         page = tab.page

@@ -134,6 +134,7 @@ def test_checkpointing_gives_the_same_gradients_and_token_counts(student):
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.long
 def test_compiled_blocks_give_the_same_gradients_and_names():
     """Through the compiler's front end, which our code can break; the rest of the compiler takes minutes."""
     config = PE.model_copy(update={"depth": 1, "mlp": "swiglu", "moe": SHARED, "qk_norm": True})
