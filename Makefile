@@ -29,7 +29,8 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 export UV_PYTHON_DOWNLOADS := never
 export UV_HTTP_TIMEOUT ?= 300
-# Containers often set it. Without compiled files every worker of Ray and every rank compiles torch again: 4 s each.
+# Containers often set it. Without compiled files every worker of Ray, every rank and every process of tests compiles
+# torch again: 4 s each. So `setup` compiles all packages once.
 unexport PYTHONDONTWRITEBYTECODE
 # The first uv of: PATH, pip's --user folder, the checkout's own. pip's --target leaves a managed system alone.
 UV = PATH="$$PATH:$$HOME/.local/bin:$(CURDIR)/.cache/uv/bin" uv
@@ -58,7 +59,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  { echo "make: no uv, and pip could not fetch it (see above); install python3-pip or uv, then repeat" >&2; exit 1; }
 	@[ -x $(BIN)/python ] || $(UV) venv --quiet --clear --python $(PYTHON) .venv
 	@echo "setup: the locked packages into .venv (about 5 GB the first time, most of it torch with CUDA)"
-	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(UV) pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
