@@ -23,7 +23,7 @@ ENCODER ?=
 SET ?=
 PYTEST ?=
 SUITE ?= quick
-JOBS ?= 3
+JOBS ?= 2
 
 BIN := .venv/bin
 STAMP := .venv/.ready
@@ -46,7 +46,7 @@ help:  ## what there is to call
 	@echo "xray takes ENDPOINT, MODEL and KEY, for captions in place of titles, WORKSPACE, ENGINE and SET (of the training);"
 	@echo "serve takes PORT (8080; 0: any free one) and WORKSPACE; it keeps its database in WORKSPACE-service;"
 	@echo "test, test-fast, test-long and test-nightly take PYTEST='arguments', for instance PYTEST='tests/text -x',"
-	@echo "and JOBS (processes, 3); lock UPGRADE=--upgrade."
+	@echo "and JOBS (processes, 2); lock UPGRADE=--upgrade."
 
 setup: $(STAMP)  ## uv (with pip when missing), .venv, the locked packages, this project
 	@:
@@ -110,7 +110,8 @@ serve: $(STAMP)  ## the service on this machine: pages, API, a local Ray; prints
 RUN = $(BIN)/python -m pytest -n $(JOBS)
 QUICK := not long and not nightly
 
-test: lint test-suite  ## setup, linters, types, architecture, all tests but the long ones (SUITE=ci: with them)
+test: $(STAMP)  ## setup, linters, types, architecture, all tests but the long ones (SUITE=ci: with them)
+	@$(MAKE) --no-print-directory -j2 lint test-suite  # side by side: neither keeps two cores busy
 
 test-suite: $(STAMP)
 	@$(RUN) -m "$(if $(filter ci,$(SUITE)),not nightly,$(QUICK))" $(PYTEST)

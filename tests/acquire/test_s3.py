@@ -70,6 +70,7 @@ def test_a_folder_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
     assert found[0] == found[1] and len(found[0]) == 3
 
 
+@pytest.mark.long
 def test_large_objects_are_read_by_ranges(
     bucket: s3fs.S3FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ def clean(memory: Path, drivers: Drivers) -> Path:
     return memory / "clean"
 
 
+@pytest.mark.long
 def test_a_second_run_waits_for_what_another_builds(
     workspace: Path, gate: Gate, clean: Path, drivers: Drivers, second: Drivers
 ) -> None:

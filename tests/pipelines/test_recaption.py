@@ -113,6 +113,7 @@ def packed(result: Result) -> list[dict[str, Any]]:
     return [json.loads(sample["json"]) | {"txt": sample["txt"].decode()} for sample in found]
 
 
+@pytest.mark.long
 def test_the_dataset_has_original_and_synthetic_texts(tmp_path: Path, endpoint: Any) -> None:
     script = endpoint.script(style="captions", models=["m"], loops=0.2, refusals=0.2, empty=0.1)
     result = run(recipe(tmp_path, script), str(tmp_path / "workspace"))
@@ -134,6 +135,7 @@ def test_the_dataset_has_original_and_synthetic_texts(tmp_path: Path, endpoint: 
     assert sorted(map(str, packed(again))) == sorted(map(str, made))
 
 
+@pytest.mark.long
 def test_images_without_an_answer_keep_their_text(tmp_path: Path, endpoint: Any) -> None:
     script = endpoint.script(style="captions", models=["m"], max_image_bytes=2000)
     result = run(recipe(tmp_path, script), str(tmp_path / "workspace"), options=Options(failure_budget=1.0))

@@ -38,6 +38,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_what_is_known_of_films_is_true(images: Path, tmp_path: Path) -> None:
     """Their seconds, which frames are copies of those before, and which metadata a folder of images gives them."""
     films = make_films(images, STILL_EVERY, tmp_path)

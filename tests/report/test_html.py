@@ -322,6 +322,7 @@ def test_another_seed_shows_other_images():
     assert set(first.requested) != set(other.requested)
 
 
+@pytest.mark.long
 def test_the_size_of_the_page_is_bounded():
     view = small_pool(3000)
     for number, row in enumerate(view.rows):

@@ -57,6 +57,7 @@ def column(made: Output, stage: str, name: str, of: str = "source_id") -> dict[s
     return found
 
 
+@pytest.mark.long
 def test_copies_of_videos_are_sets(made: Output) -> None:
     names = {row["key"]: row["source_id"] for row in rows(made, "pool")}
     sets = {name: names.get(key or "") for name, key in column(made, "members", "duplicate_set").items()}
@@ -137,6 +138,7 @@ def computed(result: Result, *stages: str) -> dict[str, int]:
     return {name: result.counts[name].computed for name in stages}
 
 
+@pytest.mark.long
 def test_ten_more_videos_cost_ten(copied: Path) -> None:
     again = run(pipeline(more=10), str(copied))
     of_videos, of_clips = ("look", "divide", "clips", "embed"), ("windows", "frames", "embedded")

@@ -51,6 +51,7 @@ def pool_of(folder: Path, server: ImageServer, media: tuple[str, ...], **changes
     return Pool.of(run(pipeline.check(), str(folder / "workspace")))
 
 
+@pytest.mark.long
 def test_videos_and_images_of_a_list(tmp_path: Path) -> None:
     with ImageServer(mounted=FILES) as server:
         both = pool_of(tmp_path, server, ("image", "video"), resize_mode="keep_ratio", image_size=8)
@@ -95,6 +96,7 @@ def expected(size: int) -> str:
     return hashlib.sha256(b"".join(body)).hexdigest()
 
 
+@pytest.mark.long
 def test_a_runner_killed_in_the_middle_of_a_video(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     held = Held(20 << 20)

@@ -141,6 +141,7 @@ def test_the_published_schedule_has_its_own_defaults() -> None:
 
 
 @pytest.mark.parametrize(("polish", "published"), [(True, False), (False, False), (False, True)])
+@pytest.mark.long
 def test_a_level_resumes_from_any_state(polish: bool, published: bool) -> None:
     points = np.random.default_rng(0).normal(size=(3000, 16)).astype(np.float32)
     wanted = LevelSettings(Settings(100, 5), rounds=3, polish=polish, published=published)
@@ -211,6 +212,7 @@ def test_a_level_above_by_cells(n: int, cells: tuple[int, int], rounds: int, par
     assert tree.levels[1]["inertia"] == pytest.approx(float(nearest(below, middle)[1].sum()), rel=1e-5, abs=1e-9)
 
 
+@pytest.mark.long
 def test_a_level_above_by_cells_is_hardly_worse_than_in_one_piece() -> None:
     rng = np.random.default_rng(0)
     groups = rng.normal(size=(40, 8)) * 3

@@ -286,6 +286,7 @@ def test_published_files_obey_the_umask(tmp_path: Path) -> None:
 # --- the object store -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_failed_multipart_upload_is_aborted(object_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of an unfinished upload would cost storage without being visible."""
     import s3fs

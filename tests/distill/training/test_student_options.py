@@ -77,6 +77,7 @@ def pe(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(values | {"run": values["run"] | {"keep_checkpoints": 9}})
 
 
+@pytest.mark.long
 def test_a_resumed_run_gives_the_same_bits(pe, dataset, tmp_path):
     shutil.copytree(pe, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000004")

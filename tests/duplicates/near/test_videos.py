@@ -112,6 +112,7 @@ def test_all_pairs_are_found_and_equal_ones_once() -> None:
     assert [found.count((5 * place, 5 * place + 1)) for place in range(12)] == [1] * 12
 
 
+@pytest.mark.long
 def test_a_title_of_very_many_videos_takes_little_memory_and_hides_no_copies() -> None:
     title, count = some(1), 3000
     videos: list[Any] = [title + some(3) if number % 2 else near(title, 3) + some(3) for number in range(count)]

@@ -42,6 +42,7 @@ def test_it_works_offline_and_reads_texts(tiny):
     assert tiny.context > 0 and tiny.mixed
 
 
+@pytest.mark.long
 def test_it_needs_curate_only():
     """`import distill` fails in this process."""
     code = (

@@ -96,6 +96,7 @@ def test_parents_that_hang_are_left_out_and_nothing_durable_is_repeated(
     assert {number_of(row) for row in rows(workspace)} == set(range(20)) - set(hanging)
 
 
+@pytest.mark.long
 def test_a_parent_that_kills_the_only_process_is_found_by_the_next_run(workspace: Path) -> None:
     with Drivers() as drivers:
         order = {"derived": {"tiles__killing": [3]}, "options": {"failure_budget": 1.0}}

@@ -158,6 +158,7 @@ def test_filters_of_children_and_of_parents(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize("keep_null", [False, True])
+@pytest.mark.long
 def test_the_history_of_a_workspace_does_not_matter(workspace: Path, memory: Path, keep_null: bool) -> None:
     """Tables in two parts, and a retry, name the same roll-up as one run."""
 

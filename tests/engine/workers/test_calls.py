@@ -237,6 +237,7 @@ def test_an_abandoned_call_frees_its_worker(local: Scheduler, doors: Doors) -> N
 
 
 @given(st.integers(0, 30), st.integers(1, 4), st.booleans(), st.sampled_from([None, 2, 5]), st.randoms())
+@pytest.mark.long
 def test_a_call_assigns_every_payload(
     payloads: int, workers: int, sticky: bool, window: int | None, chance: Any
 ) -> None:

@@ -240,6 +240,7 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.long
 def test_no_matrix_of_all_pairs_is_in_memory(name):
     """In the forward and in the backward pass."""
     texts, tiled, _ = LOSSES[name]

@@ -150,6 +150,7 @@ def test_without_a_reduction_the_student_is_the_plain_one():
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.long
 def test_flex_weighs_merged_tokens_as_the_loop_does():
     student, images = student_of(merge=1), torch.cat(drawn_images())
     with torch.no_grad():
