@@ -224,7 +224,7 @@ def test_a_node_without_the_package_is_rejected(
     assert said == f"node {there} has no package curate; install the same version ({version}) there, or use one image"
 
 
-@pytest.mark.parametrize("version", ["0.0.9", curate.__version__])
+@pytest.mark.parametrize("version", [pytest.param("0.0.9", marks=pytest.mark.nightly), curate.__version__])
 def test_a_node_with_another_build_is_rejected(
     cluster: Nodes, workspace: Path, tmp_path: Path, drivers: Drivers, version: str
 ) -> None:
