@@ -159,7 +159,7 @@ class Site:
         assert not wrong, wrong
 
     def leader(self) -> tuple[int, int]:
-        """Process of the replica that leads, and how many passes were begun."""
+        """Process of the replica that leads, and the number of passes that it has started."""
         engine = create_engine(self.database.replace("postgresql:", "postgresql+psycopg:"))
         try:
             with engine.connect() as connection:
@@ -170,7 +170,7 @@ class Site:
         return int(holder.split(":")[1]), beat
 
     def passes(self, count: int = 4, seconds: float = 60.0) -> None:
-        """Wait until so many passes were begun."""
+        """Wait until this number of passes has started."""
         first, until = self.leader()[1], time.monotonic() + seconds
         while self.leader()[1] < first + count:
             assert time.monotonic() < until
