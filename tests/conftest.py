@@ -5,6 +5,7 @@ Under xdist (`make test`) a file is run by one process, and all files that share
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
@@ -224,6 +225,27 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     finally:
         if item in item.config.stash[LAST]:
             item.config.stash[RUNNING].pop(scope_of(file_of(item)), bool)()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Hardly anything of 11,000 tests becomes garbage, and later collections need not go through them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
+    """In a clean clone pytest compiles 600 files of tests, 20 CPU-s. Of two processes one begins at the end, and each
+    reads what the other has compiled."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:] in "13579":
+        report.result.reverse()
+    return report
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
