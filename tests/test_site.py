@@ -13,6 +13,7 @@ from distill.recipe import Recipe
 from docs.tools import architecture, pages, reference
 
 
+@pytest.mark.long
 def test_every_op_is_in_the_reference_with_its_parameters() -> None:
     made = reference.pages()
     for about in ops():
@@ -42,6 +43,7 @@ def test_a_table_survives_bars_tags_and_breaks() -> None:
     assert made == "| a | c |\n| --- | --- |\n| `x | y` | one two \\| &lt;name> `<name>` |\n"
 
 
+@pytest.mark.long
 def test_the_diagram_has_every_folder_once_and_arrows_point_down() -> None:
     graph = architecture.imports()
     small = architecture.reduced(graph)

@@ -131,6 +131,7 @@ def test_rate_of_a_host(server: FaultServer, limiter: Limiter, workers: int) -> 
             assert number <= 1 + rate * (last - start + SLACK_SECONDS + JITTER_SECONDS)
 
 
+@pytest.mark.long
 def test_a_host_with_fewer_slots_than_workers_is_used_well(server: FaultServer, limiter: Limiter) -> None:
     """Fifty workers, one request at once: two hosts that belong to one worker at a time."""
     server.delay = 0.01

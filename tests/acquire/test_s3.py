@@ -52,6 +52,7 @@ def test_a_folder_of_images(bucket: s3fs.S3FileSystem) -> None:
     assert "bucket" not in str([portion.content for portion in source.plan()])
 
 
+@pytest.mark.long
 def test_a_folder_in_place(bucket: s3fs.S3FileSystem, tmp_path: Path) -> None:
     """From objects to a dataset, with the same tars as from copies; names may look like patterns."""
     for i in range(20):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.caption.asking import COLUMNS, Asking, choice
@@ -141,7 +141,6 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 2**40), st.lists(st.floats(0.1, 5), min_size=1, max_size=4))
 def test_shares_hold_and_only_seed_and_key_choose(seed: int, shares: list[float]) -> None:
     keys = [make_key("n", str(number)) for number in range(300)]

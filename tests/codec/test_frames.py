@@ -172,7 +172,7 @@ def test_frames_have_no_metadata() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(2, 7), st.integers(1, 4), st.none() | st.integers(1, 4), st.booleans(), st.integers(0, 99))
 def test_extract_returns_the_same_bytes_as_frames(
     kind: str, count: int, every: int, most: int | None, clear: bool, seed: int
@@ -271,7 +271,6 @@ def test_a_missing_frame_is_an_error() -> None:
 SMALL = [movie(kind, noises(3, 8)) for kind in KINDS]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sampled_from(SMALL), st.lists(st.tuples(st.floats(0, 0.999), st.binary(max_size=4)), max_size=6))
 def test_damage_gives_frames_or_a_reason(data: bytes, damage: list[tuple[float, bytes]]) -> None:
     damaged = bytearray(data)

@@ -252,7 +252,7 @@ def test_threads_give_the_same_results() -> None:
 ENCODED = [make_images.encoded(make_images.noise(24, 24), kind, **options) for kind, options in FORMATS.values()]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.sampled_from(ENCODED), st.lists(st.tuples(st.floats(0, 0.999), st.binary(max_size=4)), max_size=6))
 def test_damage_gives_an_image_or_a_reason(data: bytes, damage: list[tuple[float, bytes]]) -> None:
     damaged = bytearray(data)

@@ -115,7 +115,14 @@ print(json.dumps([found.format, found.width, found.height, int(peak) << 10]))
 """
 
 
-@pytest.mark.parametrize("head", [bmp(LARGE), tiff(LARGE - (1 << 20))], ids=["bmp", "tiff"])
+@pytest.mark.parametrize(
+    "head",
+    [
+        bmp(LARGE),
+        pytest.param(tiff(LARGE - (1 << 20)), marks=pytest.mark.long),
+    ],
+    ids=["bmp", "tiff"],
+)
 def test_an_image_of_5_gb_is_probed_by_its_header(head: bytes) -> None:
     """Less than 1 % of its bytes are read, by a process that has less than 200 MB of memory, its modules included."""
     with served(LARGE, head=head) as (url, sent):
@@ -152,6 +159,7 @@ def test_a_store_that_does_not_answer_raises_a_storage_error(place: str, monkeyp
     forget_connections()
 
 
+@pytest.mark.long
 def test_readers_that_have_read_to_the_end_hold_nothing() -> None:
     """A thousand may wait for a place in a dataset; each would hold an open file with what it has read ahead."""
     with served(10 << 20) as (url, _):

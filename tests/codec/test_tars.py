@@ -11,7 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 import s3fs
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.codec.tars import MEMBER_REASONS, Member, TarWriter, is_unsafe, members, read_spans
@@ -33,7 +33,6 @@ def listed(data: bytes) -> list[Member]:
     return list(members(io.BytesIO(data)))
 
 
-@settings(max_examples=60, deadline=None)
 @given(FILES)
 def test_written_tars_are_listed_and_read_by_tarfile(files: dict[str, bytes]) -> None:
     data = written(files)
@@ -139,7 +138,6 @@ def test_names_that_are_not_utf8_are_escaped() -> None:
     assert [(member.name, member.reject) for member in listed(data)] == [("caf\\xe9.jpg", None), ("\\xff/a.jpg", None)]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 4607), st.binary(min_size=1, max_size=40))
 def test_damage_never_raises(place: int, patch: bytes) -> None:
     damaged = bytearray(written(FILES_3))
@@ -182,7 +180,6 @@ def test_spans_are_in_order_streamed_or_fetched(stored: tuple[Any, str], blob: b
     assert list(read_spans(*stored, spans[::-1], len(blob))) == expected[::-1]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 900), st.integers(0, 100)), max_size=12), st.sampled_from([1, 10**6]))
 def test_any_spans(spans: list[tuple[int, int]], total: int) -> None:
     fs = fsspec.filesystem("memory")

@@ -85,7 +85,10 @@ def test_a_run_is_stopped_in_seconds_though_a_task_hangs(under: Under) -> None:
 
 @pytest.mark.parametrize(
     ("signal", "code", "printed"),
-    [(signal.SIGTERM, 143, RESUMES), (signal.SIGINT, 130, f"curate: interrupted; {RESUMES}")],
+    [
+        pytest.param(signal.SIGTERM, 143, RESUMES, marks=pytest.mark.long),
+        (signal.SIGINT, 130, f"curate: interrupted; {RESUMES}"),
+    ],
 )
 def test_a_signal_stops_a_run(under: Under, signal: signal.Signals, code: int, printed: str) -> None:
     under.tell(signal)
@@ -95,6 +98,7 @@ def test_a_signal_stops_a_run(under: Under, signal: signal.Signals, code: int, p
     assert curate("stop", "one", "-w", under.place).error.endswith("already stopped; only a running run can be stopped")
 
 
+@pytest.mark.long
 def test_a_second_interrupt_ends_a_run_at_once(under: Under) -> None:
     under.tell(signal.SIGINT)
     assert under.process.stderr is not None and "press Ctrl-C again" in under.process.stderr.readline()

@@ -14,6 +14,7 @@ from tests.e2e.image_files import write_good
 from tests.e2e.recipes import stages
 
 
+@pytest.mark.long
 def test_a_few_shards_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = stages({"op": "acquire.folder", "path": str(write_good(tmp_path / "images", 70)), "shard_rows": 10})
     recipe = tmp_path / "recipe.yaml"

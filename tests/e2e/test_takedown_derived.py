@@ -73,6 +73,7 @@ def taken(work: Path, key: str, how: str) -> tuple[dict[str, Any], CommandResult
     return receipt, curate("takedown", "verify", work / "workspace" / receipt["receipt"])
 
 
+@pytest.mark.long
 def test_an_animation_goes_with_its_frames(work: Path) -> None:
     movie = rows(work)["1.gif"]["key"]
     frames = {row["key"] for row in rows(work).values() if row["parent"] == movie}

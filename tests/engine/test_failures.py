@@ -129,6 +129,7 @@ def crash(workspace: Path, stage: toys.Stage, **source: Any) -> None:
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
 
 
+@pytest.mark.long
 def test_rows_that_kill_are_found_by_the_next_run(workspace: Path) -> None:
     stage, source = toys.Bad(how="kill", numbers=(13, 14)), {"rows": 30}
     crash(workspace, stage, **source)

@@ -231,7 +231,6 @@ CHECKED = (
 )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
 @given(RECORDS, st.sampled_from(CHECKED), st.integers(0, 12))
 def test_a_row_does_not_depend_on_the_rows_next_to_it(records: list[tuple], sql: str, cut: int) -> None:
     found = parse(sql)
@@ -244,7 +243,7 @@ def test_a_row_does_not_depend_on_the_rows_next_to_it(records: list[tuple], sql:
         assert told_of_it is None or None not in frame.row(row)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="ixl()[],.'\"<>=+-*/%|&~! 013ensadormc_", max_size=30))
 def test_any_text_is_an_expression_or_an_error_of_one_line(sql: str) -> None:
     def outcome() -> str:

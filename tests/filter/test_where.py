@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -286,7 +286,6 @@ ROWS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(ROWS, st.sampled_from(["similarity > 0.5", "similarity * width > 0", "width > 0 or similarity = 0"]))
 def test_items_do_not_depend_on_the_rows_next_to_them(rows: list[tuple[Any, Any]], sql: str) -> None:
     sentences = [None if row is None else ["s"] * len(row) for _, row in rows]

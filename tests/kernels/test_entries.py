@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import CurateError
@@ -24,7 +24,6 @@ def matches(found, names) -> list[tuple[int, int, set[str]]]:
     return list(zip(found.row.tolist(), found.place.tolist(), words, strict=True))
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(ROW, max_size=6))
 def test_pairs_equal_the_lists(rows) -> None:
     table = pa.table({name: pa.array([row[i] for row in rows], LISTS) for i, name in enumerate("xy")})

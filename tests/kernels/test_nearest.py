@@ -3,7 +3,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import CurateError
@@ -20,7 +20,6 @@ BACKENDS = st.sampled_from(["faiss", "torch"])
 """torch's bfloat16 is exact on every processor, but slow on those without it."""
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     n=st.integers(1, 60),
     k=st.integers(1, 120),
@@ -45,7 +44,6 @@ def test_ids_are_those_of_brute_force_in_float64(
     np.testing.assert_allclose(distances, exact[np.arange(n), ids], rtol=1e-5)
 
 
-@settings(max_examples=40, deadline=None)
 @given(n=st.integers(1, 60), k=st.integers(1, 1500), d=st.integers(1, 6), seed=st.integers(0, 2**32 - 1), b=BACKENDS)
 def test_ties_go_to_the_lowest_id(n: int, k: int, d: int, seed: int, b: str) -> None:
     rng = np.random.default_rng(seed)

@@ -1,7 +1,7 @@
 """Nearest neighbours against a search by hand."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.kernels.neighbours import knn_right
@@ -14,7 +14,6 @@ def by_hand(vectors: np.ndarray, label: np.ndarray, references: np.ndarray, row:
     return float(bool(votes) and max(votes, key=votes.count) == label[row])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 40), st.integers(1, 6), st.booleans(), st.integers(0, 2**32 - 1))
 def test_most_of_the_nearest_decide_and_the_nearest_a_tie(count: int, neighbours: int, apart: bool, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -77,7 +77,9 @@ def test_a_release_is_pushed_and_fetched(made: Made, hub: Hub, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("variables", "says"),
     [
-        ({"HF_TOKEN": "hf_bad"}, "the object store does not answer (HfHubHTTPError)"),
+        pytest.param(
+            {"HF_TOKEN": "hf_bad"}, "the object store does not answer (HfHubHTTPError)", marks=pytest.mark.long
+        ),
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "the object store does not answer (ConnectError)"),
     ],
 )

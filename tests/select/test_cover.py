@@ -1,7 +1,7 @@
 """A greedy cover: exact counts, the same rows in any order and more of them for a larger quota, and a good value."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.hashing import key_words, make_key
@@ -27,7 +27,6 @@ def value(vectors: np.ndarray, taken: np.ndarray) -> float:
     return float((vectors @ vectors[taken].T).max(1).mean())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 90), st.integers(0, 100), st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_neither_order_nor_quota_change_what_is_taken(count: int, quota: int, most_rows: int, seed: int) -> None:
     vectors, words = rows_of(count, seed)
@@ -64,7 +63,6 @@ def test_every_group_is_found_once_there_are_rows_enough() -> None:
     assert set(groups[covered(vectors, words, 12)]) == set(range(6))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 60), st.sampled_from([1e-6, 1.0, 1e6]), st.floats(0, 50), st.integers(0, 2**32 - 1))
 def test_neither_threads_nor_a_shift_nor_a_scale_count(count: int, scale: float, shift: float, seed: int) -> None:
     """Whole numbers are added without error, in any order; only differences count."""

@@ -73,7 +73,7 @@ def chosen(
     return taken
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     pools(),
     st.integers(1, 5),
@@ -92,7 +92,7 @@ def test_neither_order_nor_buckets_matter(
     assert chosen(tree, moved, target, buckets, strategy, level, even) == expected
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(pools(), st.integers(1, 40), st.integers(0, 2**32 - 1))
 def test_a_new_row_costs_at_most_one_of_those_chosen(
     pool: tuple[dict[str, Any], Rows, int], new: int, seed: int
@@ -104,7 +104,7 @@ def test_a_new_row_costs_at_most_one_of_those_chosen(
     assert len(before - after) <= new
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(pools(), st.integers(1, 20), st.sampled_from(STRATEGIES), st.sampled_from([1, 2]))
 def test_a_larger_sample_holds_the_smaller_one(
     pool: tuple[dict[str, Any], Rows, int], more: int, strategy: str, level: int

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.contracts import Artifact
@@ -62,7 +62,6 @@ def entry_counts(rows: pa.Table, picked: list[dict[str, Any]], field: str) -> Co
 STAGES: list[SelectItems] = [SelectMetaClip(threshold=2), SelectFrequency(), SelectFrequency(combine="mean", share=0.7)]
 
 
-@settings(max_examples=40, deadline=None)
 @given(ROWS, st.integers(1, 4), st.integers(0, 3), st.integers(0, 2**32 - 1))
 def test_neither_order_nor_buckets_matter(rows: list[Any], buckets: int, number: int, seed: int) -> None:
     table = rows_of(rows)

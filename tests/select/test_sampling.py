@@ -62,13 +62,13 @@ def test_worked_example_twice_over() -> None:
     assert leaf_quotas(np.array([100, 5, 2]), [np.array([0, 1, 1])], 40, multiplier=2).tolist() == [26, 10, 4]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(trees())
 def test_as_by_hand(tree: tuple[list[int], list[list[int]], int, int, int]) -> None:
     assert quotas_of(tree).tolist() == by_hand(*tree)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees())
 def test_adds_up_within_bounds_and_balanced(tree: tuple[list[int], list[list[int]], int, int, int]) -> None:
     rows, parents, target, multiplier, _ = tree
@@ -85,7 +85,7 @@ def test_adds_up_within_bounds_and_balanced(tree: tuple[list[int], list[list[int
         most = np.bincount(parent, most, width).astype(int)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees(), st.floats(0, 1))
 def test_a_part_is_dealt_evenly_and_the_rest_by_size(
     tree: tuple[list[int], list[list[int]], int, int, int], even: float
@@ -100,7 +100,6 @@ def test_a_part_is_dealt_evenly_and_the_rest_by_size(
     assert (np.abs(quotas - evenly - left * (target - evenly.sum()) / max(1, left.sum())) < 1 + 1e-9).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1))
 def test_names_of_leaves_decide_only_the_remainder(
     tree: tuple[list[int], list[list[int]], int, int, int], shuffle: int
@@ -113,7 +112,6 @@ def test_names_of_leaves_decide_only_the_remainder(
     assert np.abs(before - after).max() <= 1
 
 
-@settings(max_examples=100, deadline=None)
 @given(trees(), st.integers(0, 2**32 - 1))
 def test_the_order_of_children_does_not_matter(
     tree: tuple[list[int], list[list[int]], int, int, int], shuffle: int
@@ -126,7 +124,7 @@ def test_the_order_of_children_does_not_matter(
     assert sorted(before) == sorted(after)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(trees(), st.integers(1, 5))
 def test_monotone_in_the_target(tree: tuple[list[int], list[list[int]], int, int, int], more: int) -> None:
     """A larger sample of the same tree contains the smaller one, at every level."""
@@ -138,7 +136,6 @@ def test_monotone_in_the_target(tree: tuple[list[int], list[list[int]], int, int
         assert (below <= above).all()
 
 
-@settings(max_examples=100, deadline=None)
 @given(trees())
 def test_levels_add_up_to_their_parents(tree: tuple[list[int], list[list[int]], int, int, int]) -> None:
     rows, parents, target, multiplier, seed = tree
@@ -148,7 +145,7 @@ def test_levels_add_up_to_their_parents(tree: tuple[list[int], list[list[int]], 
         np.testing.assert_array_equal(np.bincount(parent, quotas, len(above)), above)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_the_first_of_each_parent_in_spite_of_ties(data: st.DataObject) -> None:
     """`order` in the lowest bits, which the parent's bits displace, so that the full sort decides."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -37,7 +37,6 @@ def drawn(stage: SelectUniform, keys: list[str], buckets: int = 3) -> set[str]:
     return taken
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 300), st.data(), st.integers(0, 9), st.integers(1, 5))
 def test_the_count_is_exact_and_neither_order_nor_buckets_matter(
     rows: int, data: st.DataObject, seed: int, buckets: int
@@ -49,7 +48,6 @@ def test_the_count_is_exact_and_neither_order_nor_buckets_matter(
     assert drawn(stage, data.draw(st.permutations(keys))) == found
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 200), st.integers(0, 100), st.data())
 def test_samples_are_nested(rows: int, new: int, data: st.DataObject) -> None:
     keys, count = keys_of(rows), data.draw(st.integers(1, rows))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import CurateError
@@ -27,7 +27,6 @@ def simply(rows: list[tuple[Any, Any]], by: bool) -> Counter[tuple[str, str]]:
     return Counter((entry, language if by else "") for text, language in texts for entry in set(text))
 
 
-@settings(max_examples=50, deadline=None)
 @given(ROWS, st.integers(1, 5), st.booleans(), st.randoms(use_true_random=False))
 def test_counts_are_those_of_a_loop_however_the_pool_is_cut(rows, size: int, by: bool, rng: random.Random) -> None:
     stage = TextCounts(by="language" if by else None)

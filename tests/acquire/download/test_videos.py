@@ -113,6 +113,7 @@ def test_a_runner_killed_in_the_middle_of_a_video(tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_in_the_middle_of_a_video() -> None:
     with Scripted(response(FILM)) as server, Runner(settings(server, media=["video"])) as runner:
         rows = [{"row": 0, "url": server.url()}]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.acquire.fetch.grants import Grants
@@ -28,7 +29,6 @@ def assert_polite(world: World) -> None:
 hosts = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=30)
 
 
-@settings(max_examples=60)
 @given(
     rows=st.lists(hosts, min_size=1, max_size=12),
     connections=st.integers(1, 6),
@@ -71,6 +71,7 @@ def test_rows_of_a_host_that_is_parked_for_long_are_answered_in_every_runner() -
     assert world.now < PATIENCE
 
 
+@pytest.mark.long
 def test_two_runners_share_a_host_and_fifty_take_turns() -> None:
     for runners, connections in ((2, 4), (50, 4), (50, 1)):
         world = World(connections, None, [["a"] * 60] * runners, request_seconds=(0.1, 0.1)).run()

@@ -84,7 +84,6 @@ def test_impossible_shares_are_rejected(leaves: int) -> None:
 # --- assignment -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     n=st.integers(1, 80), k=st.integers(1, 120), cells=st.integers(1, 15), d=st.integers(1, 8),
     whole=st.booleans(), seed=st.integers(0, 2**32 - 1),
@@ -134,7 +133,7 @@ def test_assignment_is_the_same_for_any_number_of_threads() -> None:
 # --- fit --------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     n=st.integers(1, 150), k=st.integers(1, 60), cells=st.integers(1, 10), parts=st.integers(1, 4),
     distinct=st.integers(1, 150), rounds=st.sampled_from([0, 2]), seed=st.integers(0, 1000),

@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.cluster.kmeans import assigned
@@ -36,7 +36,6 @@ def test_distant_groups_are_found() -> None:
     assert found.converged and found.iteration < 30
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     n=st.integers(1, 80),
     k=st.integers(1, 12),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.cluster.profile import drift as module
@@ -150,7 +150,6 @@ sizes = st.lists(st.integers(0, 50), min_size=3, max_size=3).map(np.array)
 
 
 @given(sizes, sizes)
-@settings(max_examples=100, deadline=None)
 def test_the_divergence_is_symmetric_and_between_0_and_1(one: np.ndarray, other: np.ndarray) -> None:
     bits = divergences(one, other)
     np.testing.assert_allclose(bits, divergences(other, one))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.cluster.profile import state
@@ -177,7 +177,6 @@ distances = st.floats(0, 2.0**100, width=32)
     st.lists(st.tuples(st.integers(0, 3), distances), max_size=60), st.integers(1, 5), st.integers(0, state.WIDEST),
     st.integers(1, 40), st.randoms(),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_sums_and_quantiles_of_any_distances(
     rows: list[tuple[int, float]], shards: int, width: int, at_once: int, random: Any
 ) -> None:
@@ -206,7 +205,6 @@ def test_sums_and_quantiles_of_any_distances(
     st.lists(st.tuples(st.integers(0, 5), distances), max_size=50), st.integers(1, 8), st.integers(1, 30),
     st.integers(1, 6), st.randoms(),
 )  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_states_merge_in_any_order_and_as_a_tree(
     rows: list[tuple[int, float]], kept: int, most: int, shards: int, random: Any
 ) -> None:
@@ -274,7 +272,6 @@ def test_the_first_of_equal_sources_by_name_is_the_top_source() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=30))
-@settings(max_examples=40, deadline=None)
 def test_names_do_not_depend_on_the_order_of_captions(rows: list[tuple[str, int]]) -> None:
     texts = [{"a": "golden gate bridge", "b": "a bridge of steel", "c": ""}[kind] for kind, _ in rows]
     cluster = np.array([number for _, number in rows], dtype=np.int64)

@@ -129,6 +129,7 @@ def test_what_cannot_be_copied_has_a_reason(kind: str, span: dict[str, Any], why
     assert caught.value.reason == why
 
 
+@pytest.mark.long
 def test_damage_is_copied_or_has_a_reason() -> None:
     for kind in COPIED:
         for number in range(3):

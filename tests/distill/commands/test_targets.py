@@ -63,6 +63,7 @@ def test_an_image_has_one_vector_of_each_kind():
         diagnose(Drawn(), batches(IMAGES[:1]))
 
 
+@pytest.mark.long
 def test_the_command_prints_a_table_and_writes_a_page(values, tmp_path, monkeypatch, capsys):
     name = "timm:vit_small_patch16_dinov3?depth=1&embed_dim=20&num_heads=1&global_pool=token&random=7"
     values["student"]["registers"] = 4

@@ -27,6 +27,7 @@ from tests.distill.evaluation.toys import (
 )
 
 
+@pytest.mark.long
 def test_ranks_share_the_images_and_have_the_same_result(values, tmp_path):
     values["teachers"] = [VIT]
     values["student"]["moe"] = {"experts": 2, "active": 1, "hidden": 8}

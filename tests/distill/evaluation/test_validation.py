@@ -29,6 +29,7 @@ def validated(values: dict[str, Any]) -> Recipe:
     return parse_recipe(values, "test")
 
 
+@pytest.mark.long
 def test_losses_with_and_without_validation_are_the_same_bits(validated, tmp_path):
     plain = validated.model_dump(mode="json")
     plain["evaluate"]["every"], plain["run"]["folder"] = 0, str(tmp_path / "plain")

@@ -114,6 +114,7 @@ def test_images_without_a_pair_count_their_text_twice(recipe, tmp_path):
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
+@pytest.mark.long
 def test_a_student_learns_from_two_texts_per_image_and_resumes(recipe, tmp_path):
     values = paired(recipe, tmp_path, single_sentence=0.5).model_dump(mode="json")
     values["train"] |= {"steps": 6, "learning_rate": 5e-3, "warmup_steps": 1}

@@ -213,6 +213,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_resumes_to_the_bit_and_can_be_evaluated(values, tmp_path, name):
     values["student"] |= RUNS[name].get("student", {})

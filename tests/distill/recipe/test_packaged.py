@@ -51,6 +51,7 @@ def test_xray_has_the_resolutions_of_section_4_3():
     assert sides == [224, 224, 98, 154, 224, 336, 448]
 
 
+@pytest.mark.long
 def test_pe_tiny_trains(tmp_path):
     """`xray-tiny` is trained by tests/pipelines/test_xray.py."""
     run = train(shortened("pe-tiny", write_clip_art(tmp_path / "clip-art"), tmp_path), Console(quiet=True))

@@ -15,7 +15,7 @@ ONE_MODE = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from(sorted(ONE_MODE)), st.sampled_from([30, 200, 1000]), st.integers(0, 2**31))
 def test_samples_with_one_mode_have_no_valley(name, count, seed):
     x = ONE_MODE[name](np.random.default_rng(seed), (count, 12)) * np.logspace(0, 2, 12) + 50.0

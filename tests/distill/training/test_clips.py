@@ -138,6 +138,7 @@ def mixed(tmp_path: Path) -> dict[str, Any]:
     return values
 
 
+@pytest.mark.long
 def test_images_and_clips_train_one_student_and_resume_exactly(tmp_path):
     recipe = parse_recipe(mixed(tmp_path), "test")
     run = train(recipe, QUIET)

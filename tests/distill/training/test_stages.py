@@ -66,6 +66,7 @@ def test_stages_continue_with_the_weights_and_their_own_data_and_schedule(staged
     assert re.search(r"; 7 steps in 2 stages, about \d+ image tokens, from the beginning", output)
 
 
+@pytest.mark.long
 def test_tokens_seen_are_a_running_total_across_stages_and_resumes(staged, tmp_path, monkeypatch):
     seen: list[int] = []
 
@@ -127,7 +128,7 @@ def test_a_resumed_run_gives_the_same_bits(staged, tmp_path, optimizer, precisio
         assert torch.equal(two.final_student().state_dict()[name], value)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("lamb", marks=pytest.mark.long)])
 def test_a_stage_with_other_heads_takes_over_what_stays(staged, tmp_path, optimizer):
     """From a classifier and a frozen backbone to a whole student with a new head: new weights begin as those of a new
     student, the others keep weights, optimiser and average, and a restart at any step gives the same bits."""

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import InputError
@@ -38,7 +38,6 @@ def test_texts_end_and_are_padded(tokenizer):
     assert (rows[1] == END).sum() == 1 and PAD not in rows[1, : list(rows[1]).index(END)]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=40))
 def test_any_text_is_encoded_without_special_tokens(tokenizer, text):
     row = tokenizer.encode([text], 10_000)[0]

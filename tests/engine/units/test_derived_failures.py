@@ -81,6 +81,7 @@ def test_an_error_that_ends_the_run_leaves_no_mark(workspace: Path, monkeypatch:
     assert not [name for name in workspaces.files(workspace) if "/attempts/" in name]
 
 
+@pytest.mark.long
 def test_parents_that_hang_are_left_out_and_nothing_durable_is_repeated(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

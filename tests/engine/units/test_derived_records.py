@@ -29,6 +29,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
+@pytest.mark.long
 def test_explain_continues_with_the_parent(workspace: Path) -> None:
     run(derived.pipeline(), str(workspace), run_id="loose")
     run(derived.pipeline(light__darkest=STRICT), str(workspace), run_id="strict")

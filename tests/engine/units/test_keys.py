@@ -60,7 +60,7 @@ def pool(storage: Storage, samples: list[list[tuple[int, bool]]]) -> list[Shard]
     return shards
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(samples=SAMPLES, least=st.integers(1, 40), stretch=st.integers(1, 8))
 @pytest.mark.long
 def test_every_key_is_found_and_every_repeat_reported(

@@ -107,6 +107,7 @@ class CuttingPack(PackWebDataset):
         return super().write(row, data, add)
 
 
+@pytest.mark.long
 def test_all_stages_make_the_same_of_large_members(images: Path, memory: Path, low: pytest.MonkeyPatch) -> None:
     with low.context() as whole:
         for module in (folder, members, readers):

@@ -142,6 +142,7 @@ def test_roll_ups_of_one_pass_have_their_own_children(workspace: Path) -> None:
 # --- filters ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_filters_of_children_and_of_parents(workspace: Path) -> None:
     first = go(workspace, light=STRICT)
     assert table(workspace) == shades(workspace, STRICT) and 3 < len(table(workspace)) < 9

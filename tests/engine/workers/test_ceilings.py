@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.endpoints import Endpoint
@@ -106,7 +106,6 @@ def dealer_of(**ceilings: float) -> Dealer:
     return dealer
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 8),
     st.integers(500, 20_000),

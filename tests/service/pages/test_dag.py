@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.service.pages.dag import GAP_X, MOST_NODES, NODE_HEIGHT, NODE_WIDTH, isotonic, layout
@@ -21,7 +21,6 @@ def dags(draw: st.DrawFn) -> dict[str, list[str]]:
     return made
 
 
-@settings(max_examples=40)
 @given(dags())
 def test_nodes_lie_apart_edges_lead_down_and_both_stay(inputs: dict[str, list[str]]) -> None:
     found = layout(inputs)
@@ -71,7 +70,6 @@ def test_unknown_inputs_are_left_out() -> None:
     assert found is not None and [edge.source for edge in found.edges] == ["a"]
 
 
-@settings(max_examples=40)
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=12))
 def test_isotonic_values_rise_and_sorted_ones_stay(values: list[float]) -> None:
     found = isotonic(values, [1.0] * len(values))

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.service.problems import InvalidProblem
@@ -17,7 +17,6 @@ from tests.service.rest.site import Site
 TIMES = st.just(0.0) | st.floats(1.0, 4e9)
 
 
-@settings(max_examples=30)
 @given(
     TIMES, st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), st.integers(-(10**17), 10**17)
 )
@@ -25,7 +24,6 @@ def test_a_cursor_is_read_back(time: float, name: str, number: int) -> None:
     assert decode(encode(time, name, number), float, str, int) == (time, name, number)
 
 
-@settings(max_examples=60)
 @given(st.from_regex(form(float, str, int), fullmatch=True), st.from_regex(form(str), fullmatch=True))
 def test_every_text_of_the_form_is_a_cursor(three: str, one: str) -> None:
     """So that no request that follows the description of the API is rejected."""
@@ -56,7 +54,6 @@ ITEMS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=60)
 @given(
     st.lists(ITEMS, unique_by=lambda item: (item.time, item.kind, item.name or "")), st.integers(1, 5), st.booleans(),
     st.randoms(use_true_random=False),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.service.watch.tail import Position, parse, place
@@ -11,7 +11,6 @@ from curate.service.watch.tail import Position, parse, place
 PLACES = st.builds(Position, st.integers(1, 999), st.integers(1, 999_999), st.integers(1, 10**6))
 
 
-@settings(max_examples=30)
 @given(PLACES)
 def test_ids_are_read_back(at: Position) -> None:
     assert re.fullmatch(r"\d+:\d+", at.id)
@@ -19,7 +18,6 @@ def test_ids_are_read_back(at: Position) -> None:
     assert place(at.attempt, at.within) == at
 
 
-@settings(max_examples=30)
 @given(PLACES, PLACES)
 def test_ids_grow_from_attempt_to_attempt(first: Position, second: Position) -> None:
     def number(at: Position) -> tuple[int, int]:

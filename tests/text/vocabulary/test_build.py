@@ -10,7 +10,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -49,7 +49,6 @@ def by_hand(texts: list[str | None]) -> tuple[Counter[str], Counter[str]]:
     return unigrams, bigrams
 
 
-@settings(max_examples=40)
 @given(TEXTS, st.integers(0, 5))
 def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
     counts = TermCounts.of(merge_terms([count_terms(part, str.isalpha, True) for part in (texts[:cut], texts[cut:])]))
@@ -59,7 +58,6 @@ def test_counts_of_texts(texts: list[str | None], cut: int) -> None:
     assert (counts.texts, counts.short) == (sum(text is not None for text in texts), 0)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from("abcdefgh")).map(" ".join), min_size=1, max_size=6), st.integers(1, 4))
 def test_pools_of_many_terms_are_counted_up_to_a_bound(texts: list[str], most: int) -> None:
     state = merge_terms((count_terms([text], str.isalpha, False) for text in texts), most)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.contracts import Batch
@@ -46,7 +46,6 @@ WORDS = ["ice", "cream", "a", "é", "и", "&", "ice-cream", "I.C.E.", ", ", "\n"
 TEXTS = st.lists(st.lists(st.sampled_from(WORDS), max_size=9).map(" ".join) | st.text(max_size=12), max_size=8)
 
 
-@settings(max_examples=60)
 @given(st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4).map(" ".join), max_size=12), TEXTS)
 def test_the_same_as_a_loop_over_all_entries(entries: list[str], texts: list[str]) -> None:
     entries = sorted({entry for entry in normalised_all(entries) if entry})

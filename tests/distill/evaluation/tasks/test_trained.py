@@ -29,7 +29,7 @@ def linear(images, schedule, seed):
     return train(LinearLayer(features.shape[1], targets.shape[1]), images, schedule, world=ALONE, seed=seed)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(0, 1000), st.sampled_from([1e-3, 1.0, 1e3]))
 def test_the_papers_schedule_learns_separable_classes_at_any_scale(seed, scale):
     images, labels = separable(seed, scale=scale)

@@ -250,7 +250,6 @@ def test_no_matrix_of_all_pairs_is_in_memory(name):
     assert 96 < largest.elements <= 96 * 4 * max(2, texts)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=14), st.integers(1, 6), st.booleans(), st.booleans())
 def test_the_median_is_torchs(places, side, ties, counted):
     """The lower one if two values are in the middle, and also among equal distances."""

@@ -44,7 +44,7 @@ def test_the_same_samples_in_each_step_for_any_ranks_and_workers(dataset, world,
     assert all_ranks(dataset, images, world, workers, steps) == expected
 
 
-@settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(taken=st.integers(0, 14), before=st.integers(1, 3), after=st.integers(1, 3), workers=st.integers(1, 3))
 def test_resuming_within_an_epoch_with_other_ranks(dataset, taken, before, after, workers):
     images = ImageReader(dataset, **SIZES, allowance=CacheBudget(1 << 24))

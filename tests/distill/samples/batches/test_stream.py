@@ -30,7 +30,7 @@ def test_an_epoch_has_every_sample_once_and_ends_with_a_short_step(dataset):
     assert 1 <= len(first[-1].sequences) <= 3
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 30), st.integers(1, 5), st.integers(0, 2))
 def test_resuming_at_any_step_gives_the_remaining_steps(dataset, taken, sequences, seed):
     undisturbed = flat(islice(make(dataset, seed=seed, sequences=sequences).steps(), taken + 8))

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import webdataset as wds
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import InputError, Reject
@@ -52,7 +52,6 @@ def test_frames_are_spread_evenly(stored, frames):
         assert places == [stored // 2]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     files=st.lists(st.binary(max_size=1500), min_size=1, max_size=12),
     pax=st.booleans(),

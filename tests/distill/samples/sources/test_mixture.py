@@ -162,7 +162,7 @@ def test_turns_are_within_an_image_of_the_shares(weights, total, window):
     assert np.abs(counts - shares * np.arange(1, len(all_turns) + 1)[:, None]).max() < 1.0
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(taken=st.integers(0, 60), weighted=st.booleans())
 def test_resuming_at_any_step(places, taken, weighted):
     more = ({"weight": 1.0}, {"weight": 3.0}, {"weight": 0.4, "modality": "video"}) if weighted else ({}, {}, {})

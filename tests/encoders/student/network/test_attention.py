@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.errors import InputError, PreflightError
@@ -38,7 +38,6 @@ def test_neighbours_of_equal_length_are_one_call():
     assert runs([3, 3, 5, 2, 2, 2]) == [(2, 3), (1, 5), (3, 2)]
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=8))
 def test_the_document_mask_equals_torchs(lengths):
     from torch.nn.attention.flex_attention import create_block_mask

@@ -106,6 +106,7 @@ def test_no_image_gives_no_output_and_zero_gradients(student):
     assert all(item.grad is not None and not item.grad.any() for item in student.backbone.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 def test_flex_gives_the_same_outputs():
     """Without gradients, which flex does not support on a CPU."""
