@@ -1,4 +1,4 @@
-"""Which of many points or pages a test visits: a third of them, drawn by the commit, or all.
+"""Which of many points, pages or faults a test visits: a third of them, drawn by the commit, or all.
 
 A kill is harmless at every point or it is a bug, so that different commits may look at different points. `make
 test-nightly` visits all. CURATE_TEST_POINTS is the seed, printed when the tests start, or `all`.

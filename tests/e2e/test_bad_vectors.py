@@ -23,6 +23,7 @@ from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
 from curate.engine.run import run
 from curate.engine.tasks import running as tasks
+from tests.draw import drawn
 from tests.e2e.commands import CommandResult, curate
 from tests.e2e.vectors import Vectors, stages, write_recipe
 
@@ -318,16 +319,17 @@ def test_trees_of_odd_pools(go: Callable[..., Done], name: str, more: dict[str, 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [
-        ({"embed": {"bad": {"nan": [3]}}}, "1 rows of 'embedding' are null, zero, NaN or infinite"),
-        ({**RAW, "embed": {"scale": 1e30}}, "are longer than 1e+15"),
-        ({"tree": {"levels": [61, 2]}}, "61 clusters for 60 rows"),
-        (
-            {"other": {"op": Vectors.op, "from": "pool", "dim": 9}, "clusters": {"from": "other"}},
-            "has 9 dimensions, but its `tree` has 8",
-        ),
-    ],
-    ids=["nan", "long", "k", "dimension"],
+    drawn(
+        [
+            ({"embed": {"bad": {"nan": [3]}}}, "1 rows of 'embedding' are null, zero, NaN or infinite"),
+            ({**RAW, "embed": {"scale": 1e30}}, "are longer than 1e+15"),
+            ({"tree": {"levels": [61, 2]}}, "61 clusters for 60 rows"),
+            (
+                {"other": {"op": Vectors.op, "from": "pool", "dim": 9}, "clusters": {"from": "other"}},
+                "has 9 dimensions, but its `tree` has 8",
+            ),
+        ]
+    ),
 )
 def test_under_ray(tmp_path: Path, on_ray: Any, changes: dict[str, Any], words: str) -> None:
     pipeline = load(write_recipe(tmp_path / "recipe.yaml", stages(**changes)))

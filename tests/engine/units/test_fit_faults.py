@@ -66,7 +66,7 @@ def drivers() -> Iterator[Drivers]:
         yield made
 
 
-@pytest.fixture(scope="module", params=list(FITS))
+@pytest.fixture(scope="module", params=drawn(list(FITS)))
 def clean(request: pytest.FixtureRequest, memory: Path, drivers: Drivers) -> Clean:
     fits = FITS[request.param]
     made = stages(
