@@ -240,8 +240,8 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, Any]:
-    """In a clean clone pytest compiles 600 files of tests, 20 CPU-s. Every other process begins at the end, so that each
-    reads what the others have compiled."""
+    """In a clean clone pytest compiles 600 files of tests, 20 CPU-s. Every other process begins at the end, so that
+    each reads what the others have compiled."""
     report = yield
     if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:] in "13579":
         report.result.reverse()
