@@ -265,8 +265,15 @@ def file_of(item: pytest.Item) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests that `make test-fast` leaves out. Under xdist they come first, above all those of slow servers,
-    then the files with most tests: what begins last should be short, or the other processes wait for it."""
+    """Draws, and marks the tests that `make test-fast` leaves out. Under xdist they come first, above all those of slow
+    servers, then the files with most tests: what begins last should be short, or the other processes wait for it."""
+    of_files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("drawn"):
+            of_files.setdefault(file_of(item), []).append(item)
+    if left := {item for tests in of_files.values() for item in set(tests).difference(draw.drawn(tests))}:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
     files = {item: file_of(item) for item in items}
     sizes = Counter(files.values())
     heavy = {file: is_heavy(file) for file in sizes}

@@ -1,7 +1,8 @@
 """Which of many points, pages or faults a test visits: a third of them, drawn by the commit, or all.
 
 A kill is harmless at every point or it is a bug, so that different commits may look at different points. `make
-test-nightly` visits all. CURATE_TEST_POINTS is the seed, printed when the tests start, or `all`.
+test-nightly` visits all. The mark `drawn` draws among the tests of a file. CURATE_TEST_POINTS is the seed, printed when
+the tests start, or `all`.
 """
 
 from __future__ import annotations

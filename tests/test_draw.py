@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import draw
+from tests.scopes import ROOT
 
 
 @pytest.fixture
@@ -44,3 +49,22 @@ def test_the_commit_is_the_seed(seeded: pytest.MonkeyPatch) -> None:
     seeded.delenv("CURATE_TEST_POINTS", raising=False)
     draw.seed.cache_clear()
     assert draw.seed() == "no commit" or int(draw.seed(), 16) >= 0
+
+
+def test_marked_tests_are_drawn_and_one_alone_is_run(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n\n@pytest.mark.drawn\n@pytest.mark.parametrize('n', range(9))\ndef test_one(n): pass\n"
+    )
+    (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_collection_modifyitems\n")
+
+    def collected(*words: str) -> int:
+        command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *words]
+        said = subprocess.run(
+            [*command, f"--rootdir={tmp_path}", "-c", str(ROOT / "pyproject.toml")],
+            cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert said.returncode == 0, said.stdout + said.stderr
+        return said.stdout.count("::test_one")
+
+    assert collected("test_some.py") == (9 if draw.seed() == "all" else 3)
+    assert collected("test_some.py::test_one[5]") == 1

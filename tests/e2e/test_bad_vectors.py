@@ -23,7 +23,6 @@ from curate.core.store.storage import open_storage
 from curate.core.vectors import to_binary
 from curate.engine.run import run
 from curate.engine.tasks import running as tasks
-from tests.draw import drawn
 from tests.e2e.commands import CommandResult, curate
 from tests.e2e.vectors import Vectors, stages, write_recipe
 
@@ -31,7 +30,12 @@ RAW = {"tree": {"unit_norm": False}, "clusters": {"unit_norm": False}}
 BY_CELLS = {"tree": {"cells": 3}}
 ROWS = 60
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(300), pytest.mark.filterwarnings("error::RuntimeWarning")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.drawn,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("error::RuntimeWarning"),
+]
 
 
 @dataclass(frozen=True)
@@ -319,17 +323,16 @@ def test_trees_of_odd_pools(go: Callable[..., Done], name: str, more: dict[str, 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    drawn(
-        [
-            ({"embed": {"bad": {"nan": [3]}}}, "1 rows of 'embedding' are null, zero, NaN or infinite"),
-            ({**RAW, "embed": {"scale": 1e30}}, "are longer than 1e+15"),
-            ({"tree": {"levels": [61, 2]}}, "61 clusters for 60 rows"),
-            (
-                {"other": {"op": Vectors.op, "from": "pool", "dim": 9}, "clusters": {"from": "other"}},
-                "has 9 dimensions, but its `tree` has 8",
-            ),
-        ]
-    ),
+    [
+        ({"embed": {"bad": {"nan": [3]}}}, "1 rows of 'embedding' are null, zero, NaN or infinite"),
+        ({**RAW, "embed": {"scale": 1e30}}, "are longer than 1e+15"),
+        ({"tree": {"levels": [61, 2]}}, "61 clusters for 60 rows"),
+        (
+            {"other": {"op": Vectors.op, "from": "pool", "dim": 9}, "clusters": {"from": "other"}},
+            "has 9 dimensions, but its `tree` has 8",
+        ),
+    ],
+    ids=["nan", "long", "k", "dimension"],
 )
 def test_under_ray(tmp_path: Path, on_ray: Any, changes: dict[str, Any], words: str) -> None:
     pipeline = load(write_recipe(tmp_path / "recipe.yaml", stages(**changes)))

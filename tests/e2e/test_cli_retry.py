@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import yaml
 
 from curate.core.store.storage import FORMAT
-from tests.draw import drawn
 from tests.e2e.commands import curate
 
 TOYS, RULES = "tests.engine.toys", "tests.engine.experiment"
@@ -188,7 +186,9 @@ def twice(once: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("files", "how"), drawn([*product(DAMAGED, ("turned", "cut", "gone"))]))
+@pytest.mark.drawn
+@pytest.mark.parametrize("how", ["turned", "cut", "gone"])
+@pytest.mark.parametrize("files", DAMAGED)
 @pytest.mark.long
 def test_damage_is_one_line_and_its_remedy_works(twice: Path, tmp_path: Path, files: str, how: str) -> None:
     work = Path(shutil.copytree(twice, tmp_path / "work"))

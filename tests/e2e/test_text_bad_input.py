@@ -18,7 +18,7 @@ from tests.e2e.texts import chain
 from tests.engine.contract import CLIP
 from tests.text.wordnet.wordnets import write_wordnet
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.drawn]
 
 MEGABYTE = 1_000_000
 CAPTIONS: dict[str, tuple[Any, str | None]] = {

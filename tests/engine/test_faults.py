@@ -196,7 +196,8 @@ def test_workers_killed_under_ray(
     assert ledger(workspace) == ledger(clean[0])
 
 
-@pytest.mark.parametrize("how", drawn([signal.SIGKILL, signal.SIGTERM]))
+@pytest.mark.drawn
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.long
 def test_driver_ended_under_ray(
     workspace: Path,

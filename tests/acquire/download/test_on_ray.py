@@ -15,7 +15,6 @@ import pytest
 from curate.core.recipe.load import load
 from curate.engine.run import run
 from tests.acquire.download.site import SECONDS, THREADS, Site, ends, runners, write_list
-from tests.draw import drawn
 from tests.engine import workspaces
 from tests.engine.deaths import deaths
 from tests.engine.forks import Drivers
@@ -97,7 +96,8 @@ def drivers() -> Iterator[Drivers]:
         made.kill()
 
 
-@pytest.mark.parametrize("how", drawn([signal.SIGKILL, signal.SIGTERM]))
+@pytest.mark.drawn
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_driver_ended_in_the_middle_of_a_shard(
     site: Site, recipe: Path, local: Path, on_this_ray: str, drivers: Drivers, tmp_path: Path, how: signal.Signals
 ) -> None:

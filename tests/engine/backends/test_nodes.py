@@ -25,7 +25,7 @@ from tests.engine.forks import Drivers
 from tests.engine.gates import Gate
 from tests.engine.nodes import Nodes, Noted, until
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.long, pytest.mark.drawn, pytest.mark.timeout(170)]
 
 ROWS, SHARD_ROWS = 160, 10
 SAVED = {"segment_seconds": Options().segment_seconds, "task_rows": SHARD_ROWS}

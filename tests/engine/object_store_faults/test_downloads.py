@@ -12,7 +12,6 @@ from curate.core.store.storage import Storage
 from curate.engine.run import run
 from tests.acquire.download.site import Site, write_list
 from tests.core.store.object_store import new_bucket
-from tests.draw import drawn
 from tests.engine import workspaces
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 from tests.engine.test_object_store import mirror
@@ -45,7 +44,8 @@ def local(site: Site, path: Path, memory: Path) -> Path:
     return memory / "local"
 
 
-@pytest.mark.parametrize("name", drawn([*FAULTS]))
+@pytest.mark.drawn
+@pytest.mark.parametrize("name", FAULTS)
 def test_faults_change_nothing(
     name: str, site: Site, path: Path, local: Path, proxy: Proxy, object_store: Any, tmp_path: Path
 ) -> None:

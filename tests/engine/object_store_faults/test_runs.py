@@ -12,7 +12,6 @@ from curate.core.errors import CurateError
 from curate.core.store.storage import Storage
 from curate.engine.run import run
 from tests.core.store.object_store import new_bucket
-from tests.draw import drawn
 from tests.engine import toys, workspaces
 from tests.engine.object_store_faults.proxy import Fault, Proxy
 from tests.engine.test_object_store import mirror
@@ -29,7 +28,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("name", drawn([*FAULTS]))
+@pytest.mark.drawn
+@pytest.mark.parametrize("name", FAULTS)
 def test_faults_change_nothing(name: str, proxy: Proxy, object_store: Any, workspace: Path, tmp_path: Path) -> None:
     url = f"s3://{new_bucket(object_store)}/workspace"
     proxy.faults += FAULTS[name]

@@ -29,7 +29,6 @@ from curate.service.pages import router
 from curate.service.service import Service
 from curate.service.settings import Limits, Settings
 from curate.service.view import set_up
-from tests.draw import drawn
 from tests.html.browser import Browser
 from tests.service.pages.markup import Markup
 from tests.service.pages.served import served
@@ -196,7 +195,7 @@ def test_every_page_shows_payloads_as_texts(client: TestClient, pages: list[str]
     assert missing == [] and RUN_ID in said
 
 
-@pytest.mark.parametrize("payload", [ALL, *drawn(PAYLOADS[6:])])
+@pytest.mark.parametrize("payload", [ALL, *PAYLOADS[6:]])
 def test_addresses_are_texts(client: TestClient, pages: list[str], payload: str) -> None:
     """In each parameter of a query, all at once, and in each part of a path."""
     for page in pages:
@@ -224,7 +223,8 @@ def test_no_page_shows_pixels_to_a_viewer_without_the_grant(
             assert answer.status_code == 403, page
 
 
-@pytest.mark.parametrize("script", drawn([True, False]), ids={True: "script", False: "plain"}.get)
+@pytest.mark.drawn
+@pytest.mark.parametrize("script", [True, False], ids=["script", "plain"])
 def test_nothing_runs_or_loads_in_a_browser(browser: Browser, service: Service, pages: list[str], script: bool) -> None:
     with served(create_app(service, reconcile=False)) as url, browser.tab(java_script_enabled=script) as tab:
         elsewhere, dialogs = list[str](), list[str]()

@@ -16,6 +16,7 @@ from tests.service.faults.sites import Replica, Site, path
 
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.drawn,
     pytest.mark.timeout(400),
 ]
 

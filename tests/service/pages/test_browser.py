@@ -59,7 +59,8 @@ def url(site: Site, live_site: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scheme", drawn(["light", "dark"]))
+@pytest.mark.drawn
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_is_wider_than_a_phone(browser: Browser, site: Site, url: str, scheme: str) -> None:
     with browser.tab(**PHONE, color_scheme=scheme) as tab:
         for path in PATHS:
@@ -105,7 +106,8 @@ CONTRASTS = """() => {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scheme", drawn(["light", "dark"]))
+@pytest.mark.drawn
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read(browser: Browser, site: Site, url: str, scheme: str) -> None:
     with browser.tab(color_scheme=scheme) as tab:
         for state in State:
