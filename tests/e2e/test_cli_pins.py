@@ -47,6 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.long
 def test_only_the_new_shard_is_assigned(place: Path) -> None:
     work = place / "work"
     before = {path: path.stat().st_mtime_ns for path in work.glob("facts/*/*/*/*/0*.parquet")}

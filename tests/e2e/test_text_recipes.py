@@ -250,6 +250,7 @@ def test_uru_is_the_same_on_an_object_store(images: Path, object_store: Any, tmp
     assert names and all(one.read(name) == other.read(name) for name in names)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("small")
 def test_a_tombstone_removes_all_items_of_a_row(images: Path, tmp_path: Path) -> None:
     made = make(tmp_path, "vise", images, "target=70")

@@ -339,6 +339,7 @@ def test_a_stage_that_loses_rows_is_a_bug_that_is_found(workspace: Path, monkeyp
         run(toys.pipeline(), str(workspace))
 
 
+@pytest.mark.long
 def test_costly_rows_are_not_computed_again(workspace: Path, memory: Path) -> None:
     """After a kill inside a shard, the next run resumes from the log and gets the same rows."""
     source = {"pool__rows": 32, "pool__shard_rows": 32}

@@ -51,6 +51,7 @@ def test_a_killed_run_ends_at_once_and_resumes(workspace: Path, gate: Gate, driv
     assert result.reused["pool"] and not result.reused["dataset"]
 
 
+@pytest.mark.long
 def test_progress_after_a_kill_counts_what_was_done_before(workspace: Path, gate: Gate, drivers: Drivers) -> None:
     """Killed in the third shard of four, of 10 rows each; then watched when the first batch of 4 has been computed."""
     order: dict[str, Any] = {"changes": {"dear__gate": str(gate.folder)}, "options": {"task_rows": 10}}

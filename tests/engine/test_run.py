@@ -156,6 +156,7 @@ def test_a_run_id_names_a_folder(workspace: Path) -> None:
         run(toys.chain(), str(workspace), run_id="../x")
 
 
+@pytest.mark.long
 def test_a_canary_goes_through_the_whole_dag(workspace: Path) -> None:
     pipeline = toys.pipeline(pool__rows=400, even__each=1)
     small = run(pipeline, str(workspace), options=Options(sample=0.05))

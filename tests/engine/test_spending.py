@@ -145,6 +145,7 @@ def test_every_figure_is_what_the_endpoint_reported(
 # --- ceilings ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("option", "ceiling"), [("max_tokens", 30 * EACH), ("max_dollars", 30 * EACH * 6e-6)])
 def test_a_ceiling_stops_the_run_and_a_larger_one_resumes(
     workspace: Path, endpoint: Endpoint, option: str, ceiling: float

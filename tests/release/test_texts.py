@@ -61,6 +61,7 @@ def test_captions_by_name(photos: Path, tmp_path: Path) -> None:
     assert str(photos) not in (tmp_path / "release" / "recipe.yaml").read_text()
 
 
+@pytest.mark.long
 def test_texts_that_were_selected_one_by_one(tmp_path: Path) -> None:
     """Each is a separate row."""
     images = tmp_path / "in"

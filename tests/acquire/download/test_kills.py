@@ -112,7 +112,8 @@ def assert_same(place: Place, clean: Any) -> None:
     assert [path for name in ("pending", ".scratch.*") for path in (place.workspace / "pools").rglob(name)] == []
 
 
-@pytest.mark.parametrize("after", [pytest.param(0, marks=pytest.mark.long), MIDDLE])
+@pytest.mark.long
+@pytest.mark.parametrize("after", [0, MIDDLE])
 def test_a_driver_killed_in_the_middle_of_a_shard(place: Place, clean: Any, after: int) -> None:
     place.site.hold(after)
     driver = place.start()

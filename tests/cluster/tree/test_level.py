@@ -190,6 +190,7 @@ def by_cell(group: MemoryGroup, name: str) -> np.ndarray:
     return np.concatenate([held["vectors"] for _, held in sorted(group._stored[name].items())])
 
 
+@pytest.mark.long
 @settings(max_examples=15)
 @given(
     n=st.integers(60, 400), cells=st.tuples(st.integers(1, 6), st.integers(2, 6)), rounds=st.sampled_from([0, 2]),

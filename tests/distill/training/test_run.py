@@ -181,6 +181,7 @@ def test_a_run_without_test_images_does_not_fail(recipe, capsys):
     assert re.search("not computed.*: no test images: none of .* is held out", capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_teachers_with_and_without_patches_side_by_side(recipe):
     """A random timm model has patches, the descriptor has none; both have heads, losses and kNN."""
     spec = "timm:vit_tiny_patch16_224?depth=1&embed_dim=24&num_heads=2&img_size=32&random=7"

@@ -126,6 +126,7 @@ def test_an_image_skips_other_branches_in_another_epoch(dataset, tmp_path):
     assert np.array_equal(first, again) and not (first == later).any()
 
 
+@pytest.mark.long
 def test_texts_may_be_vectors_of_a_column(dataset, tmp_path):
     """The sample without a vector is skipped; the export takes vectors too."""
     text = {"tower": "columns", "column": "vector", "width": WIDTH, "depth": 2}

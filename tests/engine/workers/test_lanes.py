@@ -208,8 +208,9 @@ def forkserver() -> None:
     assert run_isolated(int, "1", 0).value == 1
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("forkserver")
-@pytest.mark.parametrize("remote", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.parametrize("remote", [False, True])
 def test_a_row_that_never_ends_is_found_named_and_left_out(workspace: Path, remote: bool) -> None:
     result = go(workspace, recipe(second={"sleeps_at": 13, "remote": remote}), deadline=HUNG_SECONDS)
     entry = result.ledger["second"]
@@ -219,6 +220,7 @@ def test_a_row_that_never_ends_is_found_named_and_left_out(workspace: Path, remo
     assert [sum(len(rows) for rows in event["rows"].values()) for event in hung] == [5, 1]
 
 
+@pytest.mark.long
 def test_a_stopped_run_ends_within_seconds_and_resumes_later(workspace: Path) -> None:
     stop = threading.Event()
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from curate.core.hashing import make_key
 from curate.core.vectors import to_binary
@@ -63,6 +64,7 @@ def test_a_few_labelled_rows_stand_for_their_clusters() -> None:
     assert few is not None and ENTROPY not in few.figures
 
 
+@pytest.mark.long
 def test_labels_of_a_file_count_as_others_if_no_quotas_decided() -> None:
     """20 random selections: those called better or worse are few."""
     scope, columns, leaf = labelled(6000, 10, None)
