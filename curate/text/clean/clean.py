@@ -25,7 +25,7 @@ class Clean(Map):
     """
 
     op: ClassVar[str] = "text.clean"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     batch_rows: ClassVar[int] = 4096
 
     rules: tuple[str, ...] = Field(

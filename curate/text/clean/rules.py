@@ -44,7 +44,7 @@ RULES = (
     Rule(
         "hidden",
         signs.remove_hidden,
-        r"[\x00-\x08\x0e-\x1b\x7f]",
+        r"[\x00-\x08\x0b\x0c\x0e-\x1b\x7f]",
         "control, invisible and replacement characters are removed",
     ),
     Rule("unicode", signs.normalise_unicode, NOT_ASCII, "Unicode is put into normal form C"),

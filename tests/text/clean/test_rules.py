@@ -95,6 +95,8 @@ def test_only_the_chosen_rules_act(caption: str, names: set[str]) -> None:
 
 
 @given(TEXTS)
+@example("\x0b")
+@example("a\x0cb")
 def test_text_without_a_hint_stays(caption: str) -> None:
     for rule in RULES:
         if not re.search(rule.hint, caption) and not re.search(NOT_ASCII, caption):
