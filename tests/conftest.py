@@ -243,7 +243,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, p
     """In a clean clone pytest compiles 600 files of tests, 20 CPU-s. Every other process begins at the end, so that
     each reads what the others have compiled."""
     report = yield
-    if isinstance(collector, pytest.Directory) and os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:] in "13579":
+    if isinstance(collector, pytest.Directory) and int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2:
         report.result.reverse()
     return report
 
@@ -264,16 +264,11 @@ def file_of(item: pytest.Item) -> str:
     return item.nodeid.split("::")[0]
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draws, and marks the tests that `make test-fast` leaves out. Under xdist they come first, above all those of slow
-    servers, then the files with most tests: what begins last should be short, or the other processes wait for it."""
-    of_files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("drawn"):
-            of_files.setdefault(file_of(item), []).append(item)
-    if left := {item for tests in of_files.values() for item in set(tests).difference(draw.drawn(tests))}:
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Marks the tests that `make test-fast` leaves out. Under xdist they come first, above all those of slow servers,
+    then the files with most tests: what begins last should be short, or the other processes wait for it. Draws among
+    those that `-m` leaves."""
     files = {item: file_of(item) for item in items}
     sizes = Counter(files.values())
     heavy = {file: is_heavy(file) for file in sizes}
@@ -283,6 +278,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if hasattr(config, "workerinput"):
         order = {file: (scope_of(file) == file, not heavy[file], -size, file) for file, size in sizes.items()}
         items.sort(key=lambda item: order[files[item]])
+    yield
+    of_files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("drawn"):
+            of_files.setdefault(file_of(item), []).append(item)
+    if left := {item for tests in of_files.values() for item in set(tests).difference(draw.drawn(tests))}:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
 
 
 @pytest.hookimpl(optionalhook=True)

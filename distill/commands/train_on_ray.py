@@ -47,7 +47,7 @@ def train_on_ray(recipe: Recipe, workers: str, console: Console) -> RunFolder:
             _train_rank,
             train_loop_config=values,
             torch_config=TorchConfig(timeout_s=int(recipe.run.timeout_seconds)),
-            scaling_config=ScalingConfig(num_workers=group, use_gpu=_on_gpu(recipe)),  # a pair
+            scaling_config=ScalingConfig(num_workers=group, use_gpu=_on_gpu(recipe)),  # type: ignore[arg-type]  # a pair
             run_config=RunConfig(
                 name=run.path.name, storage_path=str(run.path / "ray"), failure_config=FailureConfig(0)
             ),
