@@ -111,7 +111,10 @@ RUN = $(BIN)/python -m pytest -n $(JOBS)
 QUICK := not long and not nightly
 
 test: $(STAMP)  ## setup, linters, types, architecture, all tests but the long ones (SUITE=ci: with them)
-	@$(MAKE) --no-print-directory -j2 lint test-suite  # side by side: neither keeps two cores busy
+	@mkdir -p .cache
+	@$(MAKE) --no-print-directory lint > .cache/lint.txt 2>&1 & linters=$$!; code=0; \
+	  $(MAKE) --no-print-directory test-suite || code=$$?; \
+	  wait $$linters || code=$$?; cat .cache/lint.txt; exit $$code  # side by side: neither keeps two cores busy
 
 test-suite: $(STAMP)
 	@$(RUN) -m "$(if $(filter ci,$(SUITE)),not nightly,$(QUICK))" $(PYTEST)
@@ -122,7 +125,7 @@ test-fast: $(STAMP)  ## the tests without Ray, servers and training; under two m
 test-long: $(STAMP)  ## the long tests: kills at points that the commit draws, damaged inputs, browsers, load
 	@$(RUN) -m "long and not nightly" $(PYTEST)
 
-test-nightly: $(STAMP)  ## all tests, every kill point, 100 examples of each property; over an hour
+test-nightly: $(STAMP)  ## all tests, every kill point, 100 examples of each property; about an hour
 	@CURATE_TEST_POINTS=all HYPOTHESIS_EXAMPLES=100 $(RUN) $(PYTEST)
 
 INTEROP := .venv-interop

@@ -26,7 +26,7 @@ os.environ.update(
 
 from hypothesis import settings
 
-from tests import draw, flaky
+from tests import draw, flaky, orphans
 from tests.account import Account
 from tests.scopes import ROOT, SLOW, is_heavy, scope_of
 
@@ -47,13 +47,16 @@ RUNNING = pytest.StashKey[dict[str, Callable[[], None]]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Account(config))
+    os.environ["CURATE_TEST_POINTS"] = draw.seed()  # that of all processes, whatever is committed meanwhile
     flaky.register(config)
+    config.pluginmanager.register(Account(config))
+    if not hasattr(config, "workerinput"):
+        orphans.keep_ending()
     config.stash[RUNNING] = {}
 
 
 def pytest_report_header() -> str:
-    kept = "all" if draw.seed() == "all" else f"one of {draw.SHARE}"
+    kept = "all" if draw.seed() == "all" else f"a third, and of tests marked `drawn` {'too' if draw.in_ci() else 'all'}"
     return f"kill points: {kept} (CURATE_TEST_POINTS={draw.seed()})"
 
 
@@ -255,7 +258,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """`make test-long` need not import a file that has no long tests."""
-    if not config.option.markexpr.startswith("long") or not collection_path.match("test_*.py"):
+    if config.option.markexpr != "long and not nightly" or not collection_path.match("test_*.py"):
         return None
     return True if "mark.long" not in collection_path.read_text() else None
 
@@ -267,8 +270,8 @@ def file_of(item: pytest.Item) -> str:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Marks the tests that `make test-fast` leaves out. Under xdist they come first, above all those of slow servers,
-    then the files with most tests: what begins last should be short, or the other processes wait for it. Draws among
-    those that `-m` leaves."""
+    then the files with most tests: what begins last should be short, or the other processes wait for it. In CI it draws
+    among those that `-m` leaves, unless tests are named."""
     files = {item: file_of(item) for item in items}
     sizes = Counter(files.values())
     heavy = {file: is_heavy(file) for file in sizes}
@@ -279,11 +282,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         order = {file: (scope_of(file) == file, not heavy[file], -size, file) for file, size in sizes.items()}
         items.sort(key=lambda item: order[files[item]])
     yield
-    of_files: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("drawn"):
-            of_files.setdefault(file_of(item), []).append(item)
-    if left := {item for tests in of_files.values() for item in set(tests).difference(draw.drawn(tests))}:
+    if left := draw.left_out(config, items):
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
 

@@ -1,5 +1,5 @@
 """CI repeats the one test that failed, alone. If it passes then, it is flaky: CI passes and ends with both outputs, and
-the next change begins by fixing the test. Two failed tests are not repeated: CI fails."""
+the next change begins by fixing the test. Neither two failed tests nor one that ended its process are repeated."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ class Repeat:
         self.file = file
         self.failed: dict[str, list[str]] = {}
         """Test -> its outputs."""
-        self.uncollected = False
+        self.uncollected = self.died = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
+            self.died |= report.when == "???"  # xdist's report of a process that died
             sections = [f"--- {title} ---\n{text}" for title, text in report.sections]
             self.failed.setdefault(report.nodeid, []).append("\n".join([report.longreprtext, *sections]))
 
@@ -41,7 +42,7 @@ class Repeat:
         yield
         if session.exitstatus != pytest.ExitCode.TESTS_FAILED or len(self.failed) != 1:
             return
-        if self.uncollected or session.shouldfail or session.shouldstop:
+        if self.uncollected or self.died or session.shouldfail or session.shouldstop:
             return
         [(test, outputs)] = self.failed.items()
         session.config.get_terminal_writer().line(f"repeating {test} alone")

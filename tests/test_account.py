@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.account import FAIL, LIMITS, LONG, QUICK, WARN, Clock, above
+from tests.account import FAIL, LIMITS, LONG, QUICK, TOO_EXPENSIVE, WARN, Clock, above
+from tests.scopes import ROOT
 
 BUSY = "import time; end = time.process_time() + 1\nwhile time.process_time() < end: pass"
 
@@ -44,3 +46,37 @@ def test_a_file_above_its_share_is_named() -> None:
     assert [line.split(":")[0] for line in above(spent, WARN)] == ["tests/b.py", "tests/a.py"]
     assert [line.split(":")[0] for line in above(spent, FAIL)] == ["tests/b.py"]
     assert f"9% of the suite's {LIMITS[LONG]}" in above(spent, FAIL)[0]
+
+
+CONFTEST = """
+import tests.account
+
+tests.account.LIMITS["quick"] = 10
+
+def pytest_configure(config):
+    config.pluginmanager.register(tests.account.Account(config))
+"""
+
+
+@pytest.mark.parametrize(
+    ("ci", "words", "text", "code"),
+    [
+        pytest.param("1", ["-n1"], BUSY, TOO_EXPENSIVE, id="in CI"),
+        pytest.param("", ["-n0"], BUSY, 0, id="elsewhere"),
+        pytest.param("1", ["-n0"], f"{BUSY}\nassert 0", 1, id="a failure is a failure"),
+        pytest.param("1", ["-n0"], "pass", 0, id="little"),
+    ],
+)
+def test_a_file_that_takes_too_much_fails_ci(tmp_path: Path, ci: str, words: list[str], text: str, code: int) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "test_some.py").write_text(
+        "def test_some():\n" + "".join(f"    {line}\n" for line in text.splitlines())
+    )
+    few = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist"}
+    variables = os.environ | few | {"CI": ci, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=tmp_path, env=variables, capture_output=True, text=True
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("test_some.py:" in done.stdout.partition("processor time")[2]) == (text != "pass")

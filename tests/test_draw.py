@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,20 +53,30 @@ def test_the_commit_is_the_seed(seeded: pytest.MonkeyPatch) -> None:
     assert draw.seed() == "no commit" or int(draw.seed(), 16) >= 0
 
 
-def test_marked_tests_are_drawn_and_one_alone_is_run(tmp_path: Path) -> None:
+def test_each_place_draws_for_itself(seeded: pytest.MonkeyPatch) -> None:
+    pairs = {tuple(under(seeded, "some", ["a", "b"]) + draw.drawn(["a", "b"], str(number))) for number in range(20)}
+    assert len(pairs) == 2
+
+
+def test_marked_tests_are_drawn_in_ci_and_named_ones_are_run(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(
-        "import pytest\n\n@pytest.mark.drawn\n@pytest.mark.parametrize('n', range(9))\ndef test_one(n): pass\n"
+        "import pytest\n\npytestmark = pytest.mark.drawn\n"
+        "@pytest.mark.parametrize('n', range(9))\ndef test_one(n): pass\n"
+        "@pytest.mark.parametrize('n', range(2))\ndef test_two(n): pass\n"
+        "def test_a(): pass\ndef test_b(): pass\ndef test_c(): pass\n"
     )
     (tmp_path / "conftest.py").write_text("from tests.conftest import pytest_collection_modifyitems\n")
 
-    def collected(*words: str) -> int:
+    def collected(*words: str, ci: str = "1") -> Counter[str]:
         command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *words]
         said = subprocess.run(
             [*command, f"--rootdir={tmp_path}", "-c", str(ROOT / "pyproject.toml")],
-            cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT)},
+            cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(ROOT), "CI": ci},
         )  # fmt: skip
         assert said.returncode == 0, said.stdout + said.stderr
-        return said.stdout.count("::test_one")
+        return Counter(re.findall(r"::(test_\w{3}|test_)", said.stdout))
 
-    assert collected("test_some.py") == (9 if draw.seed() == "all" else 3)
-    assert collected("test_some.py::test_one[5]") == 1
+    whole = {"test_one": 9, "test_two": 2, "test_": 3}
+    assert collected("test_some.py", ci="") == whole
+    assert collected("test_some.py") == (whole if draw.seed() == "all" else {"test_one": 3, "test_two": 1, "test_": 1})
+    assert collected("test_some.py::test_one[5]", "test_some.py::test_one[6]") == {"test_one": 2}

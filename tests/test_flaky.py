@@ -71,3 +71,9 @@ def test_a_file_that_cannot_be_collected_fails(tmp_path: Path) -> None:
 def test_nothing_is_repeated_if_all_pass(tmp_path: Path) -> None:
     code, out, said = run(tmp_path, PASSES, "-n0")
     assert (code, said) == (0, "") and "repeating" not in out
+
+
+def test_a_test_that_ends_its_process_is_not_repeated(tmp_path: Path) -> None:
+    dies = ONCE.format(name="once").replace("assert 1 == 2,", "import os; os._exit(9) or")
+    code, out, said = run(tmp_path, PASSES + dies, "-n1")
+    assert (code, said) == (1, "") and "repeating" not in out

@@ -130,11 +130,14 @@ class LocalRay:
 
 
 def end_tree(head: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all its descendants. By id and start time, so that no other process is hit."""
+    """Kill the first process of a session, all its descendants and its session: if a head dies alone, agents of Ray
+    outlive their parents for a minute, each with half of a core. By id and start time, so that no other process is
+    hit."""
     try:
         whole = psutil.Process(head.pid).children(recursive=True)
     except psutil.NoSuchProcess:
         whole = []
+    whole += [process for process in psutil.process_iter() if _session(process) == head.pid]
     head.kill()
     for process in whole:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -143,6 +146,12 @@ def end_tree(head: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + KILL_SECONDS
     while time.monotonic() < until and any(map(_alive, whole)):
         time.sleep(0.05)
+
+
+def _session(process: psutil.Process) -> int | None:
+    with contextlib.suppress(OSError):  # it has ended
+        return os.getsid(process.pid)
+    return None
 
 
 def _alive(process: psutil.Process) -> bool:

@@ -204,7 +204,6 @@ def test_apply_makes_each_dataset_again_and_leaves_the_rest_as_it_is(once: Path,
     assert curate("takedown", "verify", work / "workspace" / erased["receipt"]).code == 0
 
 
-@pytest.mark.long
 def test_erase_removes_the_bytes_everywhere(once: Path, work: Path) -> None:
     taken, workspace = sample(once), work / "workspace"
     [pool] = take(once, once, taken["key"])["pools"]
@@ -281,7 +280,6 @@ def later_receipts_know_the_bytes(receipt: dict[str, Any], taken: dict[str, Any]
     assert "not a workspace" in curate("takedown", "verify", alone).error
 
 
-@pytest.mark.long
 def test_an_object_store_is_cleared_too(once: Path, object_store: Any) -> None:
     object_store.create_bucket(Bucket="takedown")
     for path in (once / "workspace").rglob("*"):

@@ -236,9 +236,9 @@ def test_driver_killed_between_facts_and_manifests_under_ray(
 ) -> None:
     """Workers have published tables and masks; the driver dies before the mask's manifest, and before the facts'."""
     one = drivers.get()
-    for point in drawn(
-        ["publish:masks/*/versions/*/manifest.json:written", "publish:facts/*/versions/*/shards.parquet:written"]
-    ):
+    for point in (
+        "publish:masks/*/versions/*/manifest.json:written", "publish:facts/*/versions/*/shards.parquet:written",
+    ):  # fmt: skip
         kill = {"CURATE_FAULT_KILL": point, "RAY_ADDRESS": on_this_ray}
         assert one.run(workspace, changes=SMALL, engine="ray", environment=kill)["signal"] == signal.SIGKILL, point
         assert list(workspace.glob("facts/toy.parity/*/*/*/*.parquet")) and not list(workspace.glob("artifacts/*"))

@@ -158,6 +158,18 @@ def test_a_tree_of_processes_ends() -> None:
     assert not local_ray._alive(child)
 
 
+def test_a_child_that_lost_its_parent_ends_with_the_session() -> None:
+    """As agents of Ray, when a head dies alone."""
+    script = "import os, subprocess; print(subprocess.Popen(['/bin/sleep', '1000'], stdout=2).pid); os._exit(0)"
+    head = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert head.stdout is not None
+    with head.stdout:
+        child = psutil.Process(int(head.stdout.readline()))
+    until(lambda: child.ppid() != head.pid)
+    end_tree(head)
+    assert not local_ray._alive(child)
+
+
 def test_a_child_dies_with_its_parent(tmp_path: Path) -> None:
     script = (
         "import os, subprocess, sys\n"

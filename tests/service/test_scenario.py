@@ -20,7 +20,7 @@ from distill.samples.sources.tagged import resolve
 from tests.engine.gates import Gate
 from tests.service.one_machine import OneMachine, embedded
 
-pytestmark = [pytest.mark.long, pytest.mark.drawn]
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture

@@ -28,6 +28,6 @@ def test_runs_that_need_each_other_share_two_cpus(tmp_path: Path) -> None:
     run("shared", tmp_path)
 
 
-@pytest.mark.nightly  # as does test_nodes
+@pytest.mark.nightly  # test_nodes rejects such a node too
 def test_a_node_without_this_package_is_rejected_by_name(tmp_path: Path) -> None:
     run("without", tmp_path)

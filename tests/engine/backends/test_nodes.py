@@ -25,7 +25,7 @@ from tests.engine.forks import Drivers
 from tests.engine.gates import Gate
 from tests.engine.nodes import Nodes, Noted, until
 
-pytestmark = [pytest.mark.long, pytest.mark.drawn, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(170)]
 
 ROWS, SHARD_ROWS = 160, 10
 SAVED = {"segment_seconds": Options().segment_seconds, "task_rows": SHARD_ROWS}
@@ -123,6 +123,7 @@ def test_a_node_dies_and_another_joins(
     assert len(again) <= SHARD_ROWS and again <= {line.key for line in noted.lines() if line.node == "two"}
 
 
+@pytest.mark.drawn
 def test_nodes_with_and_without_a_gpu_in_one_run(
     cluster: Nodes, workspace: Path, memory: Path, noted: Noted, drivers: Drivers
 ) -> None:
@@ -143,6 +144,7 @@ def test_nodes_with_and_without_a_gpu_in_one_run(
 # --- drivers that die ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn
 def test_another_machine_resumes_after_the_driver_has_died(
     cluster: Nodes, workspace: Path, clean: Path, gate: Gate, noted: Noted, drivers: Drivers, second: Drivers
 ) -> None:
@@ -251,6 +253,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
+@pytest.mark.drawn
 def test_a_full_disk_on_one_worker(
     cluster: Nodes, object_store: Any, full_disk: Path, tmp_path: Path, drivers: Drivers
 ) -> None:

@@ -20,7 +20,7 @@ from tests.servers.transformers_server import RealServer
 
 WORDS = 12
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly  # in CI, test_launched has a real server
 
 
 class Client:

@@ -223,8 +223,7 @@ def test_no_page_shows_pixels_to_a_viewer_without_the_grant(
             assert answer.status_code == 403, page
 
 
-@pytest.mark.drawn
-@pytest.mark.parametrize("script", [True, False], ids=["script", "plain"])
+@pytest.mark.parametrize("script", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["script", "plain"])
 def test_nothing_runs_or_loads_in_a_browser(browser: Browser, service: Service, pages: list[str], script: bool) -> None:
     with served(create_app(service, reconcile=False)) as url, browser.tab(java_script_enabled=script) as tab:
         elsewhere, dialogs = list[str](), list[str]()

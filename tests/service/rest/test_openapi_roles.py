@@ -16,10 +16,8 @@ __all__ = ["document", "harmless", "schema"]
 @pytest.mark.long
 @pytest.mark.timeout(1200)
 @pytest.mark.usefixtures("harmless")
-@pytest.mark.parametrize(
-    "who",
-    ["operator", "anonymous", *(pytest.param(who, marks=pytest.mark.nightly) for who in ("viewer", "stranger"))],
-)
+@pytest.mark.drawn
+@pytest.mark.parametrize("who", ["operator", "anonymous", "viewer", "stranger"])
 def test_no_request_of_lesser_roles_finds_a_bug(site: Site, address: str, schema: OpenApiSchema, who: str) -> None:
     person = replace(site.people.viewer, token="") if who == "anonymous" else getattr(site.people, who)
     _try_all(replace(site, people=replace(site.people, admin=person)), address, schema, examples=5)

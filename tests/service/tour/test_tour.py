@@ -13,7 +13,7 @@ from tests.engine.gates import Gate
 from tests.html.browser import Browser, Tab
 from tests.service.tour.conftest import IMAGES, Tour
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
 PATIENCE = 120_000  # milliseconds
 NAME = """() => {
   const one = document.activeElement;
@@ -36,7 +36,6 @@ def press(page: Any, *names: str) -> None:
         page.keyboard.press("Enter")
 
 
-@pytest.mark.nightly
 def test_by_keyboard(browser: Browser, tour: Tour, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     with browser.tab() as tab:
         page = tab.page
