@@ -123,7 +123,7 @@ class Account:
 
 
 def suite_of(item: pytest.Item) -> str:
-    if item.get_closest_marker("nightly") or "interop" in item.path.parts:
+    if item.get_closest_marker("nightly") or item.nodeid.startswith("tests/interop/"):
         return OTHER
     return LONG if item.get_closest_marker("long") else QUICK
 

@@ -56,8 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_report_header() -> str:
-    kept = "all" if draw.seed() == "all" else f"a third, and of tests marked `drawn` {'too' if draw.in_ci() else 'all'}"
-    return f"kill points: {kept} (CURATE_TEST_POINTS={draw.seed()})"
+    kept = "all" if draw.seed() == "all" else "a third"
+    return f"kill points: {kept}; marked `drawn`: {kept if draw.in_ci() else 'all'} (CURATE_TEST_POINTS={draw.seed()})"
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ def memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_operations_per_shard_and_step_stay_within_the_bound(storage_uncounted: None, memory: Path) -> None:
     sizes = {}
     for shards in (12, 24):

@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import ROOT
 
 
-@pytest.mark.nightly
+@pytest.mark.long
 def test_the_path_of_one_image_begins_in_a_worker_and_passes_every_stage(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     command = [sys.executable, "-m", "bench.trace", "--json", str(file)]
