@@ -140,6 +140,7 @@ def run(
     pinned = pins.resolve(pipeline, storage)
     backend = make_backend(engine, cpus=options.cpus) if isinstance(engine, str) else engine
     events = Events(storage, run_id)
+    events.held = True
     budget = Budget(*(math.inf if most is None else most for most in (options.cpus, options.gpus)))
     budget = budget if backend.separate else Budget(gpus=budget.gpus)
     about: dict[str, Any] = {"deadline": options.deadline, "events": events, "budget": budget}
@@ -154,6 +155,7 @@ def run(
         warnings = [f"{name}: {text}" for name in pipeline.nodes for text in cautions(name, pipeline, portions)]
         warnings += check_endpoints(pipeline, storage, workers)
         _open_record(storage, run_id, pipeline, backend.name, options, submission)
+        events.held = False
         outputs = Outputs(pipeline, storage, tombstones.load(storage), built=dict(pinned))
         tasks, losses = TaskRunner(pipeline, workers, events), Losses(options.failure_budget, events)
         context = Context(outputs, tasks, losses, options, events, Progress(console, events), portions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -85,11 +86,12 @@ def test_sigterm_saves_what_is_computed_and_stops(workspace: Path, gate: Gate, c
     gate.wait()
     os.kill(driver, signal.SIGTERM)
     gate.open()
-    assert (
-        drivers.end()["error"]
-        == "stopped with 4 tasks to do; with a new --run-id or none, the same command resumes from there"
+    saved = re.fullmatch(
+        r"stopped with (\d) tasks? to do; with a new --run-id or none, the same command resumes from there",
+        drivers.end()["error"],
     )
-    assert len(list(workspace.glob("facts/toy.costly/*/*/*/*.parquet"))) == 1
+    assert saved is not None  # on a busy machine a second task may begin before the signal arrives
+    assert len(list(workspace.glob("facts/toy.costly/*/*/*/*.parquet"))) == 5 - int(saved[1]) > 0
     storage = open_storage(str(workspace))
     assert RunRecord.load(storage, list_runs(storage)[-1]).state == "stopped" and storage.list("leases") == {}
     assert drivers.run(workspace, changes=changes)["error"] is None

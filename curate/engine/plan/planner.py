@@ -45,6 +45,7 @@ def plan(
     known, built = KnownShards(plan=True), pins.resolve(pipeline, storage)
     outputs = Outputs(pipeline, storage, tombstones.load(storage), built=dict(built), known=known)
     events, losses = Events(storage, "plan"), Losses(options.failure_budget)
+    events.held = True
     ctx = Context(outputs, TaskRunner(pipeline, backend, events), losses, options, events, Progress(None), portions)
     rates = earlier_runs(ctx)
     lines = Planner(ctx, rates, exact).walk()

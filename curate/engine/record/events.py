@@ -47,6 +47,8 @@ class Events:
         self.storage, self.folder = storage, f"runs/{run_id}/events"
         self.listener: Callable[[str, dict[str, Any]], None] | None = None
         """Called with the type and fields of each event; a terminal shows the scheduler's measurements this way."""
+        self.held = False
+        """Nothing is stored, as before a run has its record."""
         self._lock = threading.Lock()
         self._lines: dict[Any, str] = {}
         """Key of an event -> its line: its number, or (event, stage, lane) if it is thinned."""
@@ -64,7 +66,7 @@ class Events:
             now = time.monotonic()
             urgent = not all(isinstance(name, tuple) for name in self._lines)
             wait = FLUSH_SECONDS if urgent else min(MOST_SECONDS, max(FLUSH_SECONDS, SHARE * (now - self._began)))
-            if now - self._flushed > wait:
+            if now - self._flushed > wait and not self.held:
                 self._publish()
         if self.listener is not None:
             self.listener(event, fields)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-from curate.core.errors import BudgetError, CorruptError, InputError
+from curate.core.errors import BudgetError, CorruptError, InputError, PreflightError
 from curate.core.nouns import tombstones
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_storage
@@ -20,6 +21,7 @@ from curate.engine.record.runs import RunRecord, latest, list_runs
 from curate.engine.record.status import LaneRate, status_of
 from curate.engine.run import Result, run
 from curate.engine.state import Options
+from curate.engine.workers import dispatch
 from tests.engine import toys
 
 
@@ -136,6 +138,21 @@ def test_a_failed_run_records_its_error_and_its_outputs(workspace: Path) -> None
     record = RunRecord.load(open_storage(str(workspace)), "failed")
     assert record.state == "failed" and set(record.outputs) == {"pool"}
     assert {event["stage"] for event in record.builds()} == {"stage_1", "stage_2"}
+
+
+class Unready(toys.Brightness):
+    op: ClassVar[str] = "toy.unready"
+
+    def preflight_on_worker(self) -> list[str]:
+        return ["not ready"]
+
+
+def test_slow_checks_leave_nothing(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "PROGRESS_SECONDS", 0.0)  # as if the check took a minute
+    monkeypatch.setattr(told, "FLUSH_SECONDS", 0.0)
+    with pytest.raises(PreflightError, match="not ready"):
+        run(toys.chain(Unready()), str(workspace))
+    assert open_storage(str(workspace)).list("runs") == {}
 
 
 def test_events_are_segments_in_order(tmp_path: Path) -> None:
