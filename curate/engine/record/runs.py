@@ -24,7 +24,8 @@ MANY = 200
 
 @dataclass
 class RunRecord:
-    """One run's record at the time of loading. `outputs`: outputs built or found by its end, or by its last event."""
+    """One run's record at the time of loading. `outputs`: outputs built or found by its end, or by its last event, in
+    the order of the recipe."""
 
     storage: Storage
     record: dict[str, Any]
@@ -86,8 +87,10 @@ class RunRecord:
     @property
     def outputs(self) -> dict[str, dict[str, Any]]:
         if self.result is not None:
-            return dict(self.result["outputs"])
-        return {e["stage"]: e for e in self.events if e["event"] == "stage"}
+            found = self.result["outputs"]
+        else:
+            found = {e["stage"]: e for e in self.events if e["event"] == "stage"}
+        return {name: found[name] for name in self.record["stages"] if name in found}  # not as they ended
 
     def builds(self) -> list[dict[str, Any]]:
         """Outputs that it began but did not complete; the same command resumes them."""
