@@ -139,8 +139,7 @@ def run(
     storage = open_workspace(workspace)
     pinned = pins.resolve(pipeline, storage)
     backend = make_backend(engine, cpus=options.cpus) if isinstance(engine, str) else engine
-    events = Events(storage, run_id)
-    events.held = True
+    events = Events(storage, run_id, held=True)
     budget = Budget(*(math.inf if most is None else most for most in (options.cpus, options.gpus)))
     budget = budget if backend.separate else Budget(gpus=budget.gpus)
     about: dict[str, Any] = {"deadline": options.deadline, "events": events, "budget": budget}

@@ -44,8 +44,7 @@ def plan(
     """A line per stage, in the order of the DAG. `exact` folds the masks of all shards instead of a sample."""
     known, built = KnownShards(plan=True), pins.resolve(pipeline, storage)
     outputs = Outputs(pipeline, storage, tombstones.load(storage), built=dict(built), known=known)
-    events, losses = Events(storage, "plan"), Losses(options.failure_budget)
-    events.held = True
+    events, losses = Events(storage, "plan", held=True), Losses(options.failure_budget)
     ctx = Context(outputs, TaskRunner(pipeline, backend, events), losses, options, events, Progress(None), portions)
     rates = earlier_runs(ctx)
     lines = Planner(ctx, rates, exact).walk()

@@ -43,12 +43,12 @@ class EventsPage:
 class Events:
     """Writes a run's events, from any thread."""
 
-    def __init__(self, storage: Storage, run_id: str) -> None:
+    def __init__(self, storage: Storage, run_id: str, *, held: bool = False) -> None:
         self.storage, self.folder = storage, f"runs/{run_id}/events"
         self.listener: Callable[[str, dict[str, Any]], None] | None = None
         """Called with the type and fields of each event; a terminal shows the scheduler's measurements this way."""
-        self.held = False
-        """Nothing is stored, as before a run has its record."""
+        self.held = held
+        """Nothing is stored for now, as before a run has its record."""
         self._lock = threading.Lock()
         self._lines: dict[Any, str] = {}
         """Key of an event -> its line: its number, or (event, stage, lane) if it is thinned."""
@@ -66,7 +66,7 @@ class Events:
             now = time.monotonic()
             urgent = not all(isinstance(name, tuple) for name in self._lines)
             wait = FLUSH_SECONDS if urgent else min(MOST_SECONDS, max(FLUSH_SECONDS, SHARE * (now - self._began)))
-            if now - self._flushed > wait and not self.held:
+            if now - self._flushed > wait:
                 self._publish()
         if self.listener is not None:
             self.listener(event, fields)
@@ -77,7 +77,7 @@ class Events:
 
     def _publish(self) -> None:
         self._flushed = time.monotonic()
-        if self._lines:
+        if self._lines and not self.held:
             text = "\n".join([*self._lines.values(), ""])
             self.storage.publish_bytes(segment(self.folder, self._number + 1), text.encode())
             self._number, self._lines = self._number + 1, {}

@@ -90,7 +90,8 @@ class RunRecord:
             found = self.result["outputs"]
         else:
             found = {e["stage"]: e for e in self.events if e["event"] == "stage"}
-        return {name: found[name] for name in self.record["stages"] if name in found}  # not as they ended
+        order = list(self.record["stages"])  # not as they ended
+        return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
 
     def builds(self) -> list[dict[str, Any]]:
         """Outputs that it began but did not complete; the same command resumes them."""

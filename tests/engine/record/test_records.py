@@ -48,6 +48,15 @@ def test_the_record_is_the_result(done: tuple[Storage, Result]) -> None:
         RunRecord.load(storage, "third")
 
 
+def test_outputs_are_in_the_order_of_the_recipe(done: tuple[Storage, Result]) -> None:
+    record = RunRecord.load(done[0], "first")
+    assert record.result is not None
+    names = list(record.outputs)
+    assert names == [name for name in toys.STAGES if name in names]
+    record.result["outputs"] = dict(reversed(record.result["outputs"].items()))  # as if they had ended so
+    assert list(record.outputs) == names
+
+
 def ways(done: tuple[Storage, Result]) -> dict[str, dict[str, dict[str, object]]]:
     """Source id -> stage -> what is known there."""
     record = RunRecord.load(done[0], "first")
