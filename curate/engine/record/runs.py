@@ -90,8 +90,8 @@ class RunRecord:
             found = self.result["outputs"]
         else:
             found = {e["stage"]: e for e in self.events if e["event"] == "stage"}
-        order = list(self.record["stages"])  # not as they ended
-        return dict(sorted(found.items(), key=lambda item: order.index(item[0])))
+        order = {name: place for place, name in enumerate(self.record["stages"])}
+        return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
 
     def builds(self) -> list[dict[str, Any]]:
         """Outputs that it began but did not complete; the same command resumes them."""
