@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 from distill.objectives.kernels.tiles import log_sum_exps, total
 
@@ -107,7 +107,7 @@ def sigmoid_loss(x: Scaled, y: Scaled, bias: Tensor, groups: Tensor | None = Non
     def losses(rows: tuple[Tensor, ...], columns: tuple[Tensor, ...], bias: Tensor) -> Tensor:
         (i, *x), (j, *y) = rows, columns
         logits = _product(x, y) + bias
-        return _left(softplus(torch.where(i[:, None] == j, -logits, logits)), x[2:], y[2:], side, 0.0)
+        return _left(-logsigmoid(torch.where(i[:, None] == j, logits, -logits)), x[2:], y[2:], side, 0.0)
 
     place = torch.arange(len(x[0]), device=x[0].device)
     own, others = _sides(x, y, groups)

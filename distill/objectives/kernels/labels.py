@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import logsigmoid
 
 
 def label_losses(scores_BC: Tensor, labels: Sequence[Sequence[int]], loss: str, smoothing: float = 0.0) -> Tensor:
@@ -18,7 +18,7 @@ def label_losses(scores_BC: Tensor, labels: Sequence[Sequence[int]], loss: str, 
     images, classes, counts = flat(labels, scores_BC.device)
     own = torch.zeros_like(scores_BC[:, 0]).index_add(0, images, scores_BC[images, classes])
     if loss == "sigmoid":
-        losses = (softplus(scores_BC).sum(1) - own) / scores_BC.shape[1]
+        losses = (-logsigmoid(-scores_BC).sum(1) - own) / scores_BC.shape[1]
     else:
         wanted = (1.0 - smoothing) * own / counts.clamp(min=1).to(own) + smoothing * scores_BC.mean(1)
         losses = scores_BC.logsumexp(1) - wanted

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import kl_div, logsigmoid, normalize
@@ -148,6 +148,7 @@ def counting():
 @pytest.mark.parametrize("name", LOSSES)
 @settings(max_examples=20)
 @given(count=st.integers(2, 12), side=st.integers(1, 7), seed=st.integers(0, 99))
+@example(count=5, side=4, seed=84)  # logits above 20, from which on softplus is not exact
 def test_tiles_equal_whole_matrices(name, count, side, seed):
     """Sizes that do not divide the batch are among them."""
     texts, tiled, dense = LOSSES[name]
