@@ -15,9 +15,9 @@ from tests.engine.gates import Gate
 MEMORY = Path("/dev/shm")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def memory() -> Iterator[Path]:
-    """A folder for the session, in memory if there is any."""
+    """A folder for the file: names are its own, whichever files this process has run. In memory if there is any."""
     room = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 2**28
     with tempfile.TemporaryDirectory(prefix="curate-tests-", dir=MEMORY if room else None) as folder:
         yield Path(folder)

@@ -155,9 +155,10 @@ def assert_same(one: str | Path, two: str | Path, within: float = 0.0) -> None:
     """Two workspaces hold the same and say the same of it. within: relative difference that numbers in facts may have:
     on some processors, the last digits of a model depend on the alignment of its tensors."""
     a, b = nouns(one), nouns(two)
-    assert sorted(a) == sorted(b)
-    assert [name for name in a if a[name] != b[name]] == []
-    assert manifests(one) == manifests(two)
+    assert sorted(a) == sorted(b), sorted(a.keys() ^ b.keys())
+    different = [name for name in a if a[name] != b[name]]
+    assert different == [], different
+    assert manifests(one) == manifests(two), sorted({*manifests(one)} ^ {*manifests(two)})
     for held in (facts, fixed, masks, answers):
         ours, theirs = held(one), held(two)
         assert sorted(ours) == sorted(theirs), held.__name__
