@@ -131,7 +131,7 @@ test-nightly: $(STAMP)  ## all tests, every kill point, 100 examples of each pro
 INTEROP := .venv-interop
 LOCKS := $(addprefix tests/interop/,requirements.lock webdataset.lock)
 $(INTEROP)/.ready: $(STAMP) $(LOCKS)
-	@echo "test-interop: other libraries into $(INTEROP) (about 116 MB), above those of .venv"
+	@echo "test-interop: other libraries into $(INTEROP) (about 180 MB), above those of .venv"
 	@$(UV) venv --quiet --clear --python $(BIN)/python $(INTEROP)
 	@$(UV) pip install --quiet --python $(INTEROP)/bin/python --no-deps --require-hashes -r $(word 1,$(LOCKS))
 	@$(UV) pip install --quiet --python $(INTEROP)/bin/python --no-deps --require-hashes -r $(word 2,$(LOCKS)) \
@@ -140,8 +140,8 @@ $(INTEROP)/.ready: $(STAMP) $(LOCKS)
 	  > $(INTEROP)/lib/python$(PYTHON_VERSION)/site-packages/locked.pth
 	@touch $@
 
-test-interop: $(INTEROP)/.ready  ## do other readers read datasets and releases, and trackers keep trainings?
-	@$(INTEROP)/bin/python -m pytest -q -s -n0 --show-capture=no -p no:cacheprovider $(PYTEST) tests/interop/interop.py tests/interop/croissant.py tests/interop/trackers.py
+test-interop: $(INTEROP)/.ready  ## do other readers read datasets and releases, are videos those of ffmpeg, do trackers keep trainings?
+	@$(INTEROP)/bin/python -m pytest -q -s -n0 --show-capture=no -p no:cacheprovider $(PYTEST) tests/interop/interop.py tests/interop/croissant.py tests/interop/films.py tests/interop/trackers.py
 
 lint: $(STAMP)  ## ruff, mypy, import-linter, prose
 	@$(BIN)/ruff check .

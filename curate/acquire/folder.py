@@ -7,20 +7,23 @@ import math
 import posixpath
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from curate.acquire import fields
+from curate.acquire import fields, records
 from curate.acquire.kinds import ONLY_IMAGES, VIDEO_EXTENSIONS, Extensions, Media, check_used
 from curate.acquire.metadata import METADATA_NAMES, NAME, Row, is_metadata, joined, load_metadata
-from curate.codec import files, listing
+from curate.codec import files, listing, media
 from curate.codec.formats import RASTER_EXTENSIONS
 from curate.codec.listing import FileInfo, extension
+from curate.codec.patterns import THREADS
 from curate.codec.readers import MEMORY_BYTES, FileReader
-from curate.core.contracts import Added, Incoming, Location, Portion, Runtime, Source
+from curate.core.contracts import ROW_REASONS, Added, Incoming, Location, Portion, Runtime, Source, one_row
 from curate.core.errors import InputError, Reject
+from curate.core.ledger import Skips, skip
 from curate.core.reader import LostError, Reader
 from curate.core.store.storage import Storage
 
@@ -28,12 +31,15 @@ REASONS = {
     **files.REASONS,
     **listing.REASONS,
     **fields.REASONS,
+    **records.REASONS,
+    **ROW_REASONS,
     "missing_file": "named in a metadata file, but missing or hidden",
     "other_extension": "named in a metadata file, but its extension is not in `extensions` or `videos`",
     "unsafe_path": "named in a metadata file, but outside the folder",
     "too_large": "more bytes than `max_bytes`, or a video's than `max_video_bytes`",
 }
 """Every reason that this source gives, with its meaning."""
+SIDECARS = ("txt", "json")
 
 
 @dataclass(frozen=True)
@@ -50,9 +56,11 @@ class Folder:
 class AcquireFolder(Source):
     """Import any folder of images or videos, recursively; or several.
 
-    A sample is a file. Its source id is its path relative to `path`, and samples are sorted by this path. In a list of
+    A sample is a file with one of the extensions; or without an extension, if `extensions` and `videos` are the
+    defaults and its first bytes are an image's or a video's. Files that neither are nor describe samples are skipped
+    and counted. Its source id is its path relative to `path`, and samples are sorted by this path. In a list of
     folders, the first has these source ids, and so the keys that it has alone; those of another begin with its name.
-    The column `source` is the name of the folder; without a list it is null. Hidden files are skipped, and symbolic
+    The column `source` is the name of the folder; without a list it is null. Symbolic
     links are followed only within the folder. Captions come from, in order of preference: `metadata.jsonl`, `.csv` or
     `.parquet` with a `file_name` column (Hugging Face's imagefolder), `NAME.txt` next to `NAME.jpg`, a caption field of
     `NAME.json`. All other fields go into `meta`, and the file's folder as `folder` unless the metadata has a `label`.
@@ -128,12 +136,14 @@ class AcquireFolder(Source):
         return self
 
     def plan(self) -> list[Portion]:
-        listed = [(folder, self._listed(folder.root)) for folder in self._folders()]
+        skips: Skips = {}
+        listed = [(folder, self._listed(folder.root, skips)) for folder in self._folders()]
         if len(listed) > 1:
             _check_apart(self._place, listed)
         if self.metadata is not None:
             self._join(self.metadata, listed)
-        return [portion for folder, samples in listed for portion in self._portions(folder, samples)]
+        first, *others = (portion for folder, samples in listed for portion in self._portions(folder, samples))
+        return [replace(first, skipped=skips), *others]
 
     def _folders(self) -> list[Folder]:
         if isinstance(self.path, str):
@@ -166,11 +176,16 @@ class AcquireFolder(Source):
         source = portion.content.get("source", "")
         return next(folder for folder in self._folders() if folder.source == source)
 
-    def _listed(self, root: Storage) -> list[dict[str, Any]]:
-        """Content of all samples of a folder. Raises InputError if there are none."""
-        found = listing.list_files(root, self._place)
+    def _listed(self, root: Storage, skips: Skips) -> list[dict[str, Any]]:
+        """Content of all samples of a folder; `skips` gets the files that have no part in any. Raises InputError if
+        there are none."""
+        found = listing.list_files(root, self._place, skips=skips)
         rows = load_metadata(root, [file for file in found if is_metadata(file.path) and not file.reject])
         samples = self._samples(found, rows)
+        used = {path for sample in samples for path in (sample["path"], *(sample[kind][0] for kind in _beside(sample)))}
+        for file in found:
+            if file.path not in used and not is_metadata(file.path):
+                skip(skips, "too_large" if self._is_unnamed(file) else "other_extension", file.path)
         if not samples:
             known = (*(self.extensions if "image" in self.media else ()), *self._videos)
             wanted = ", ".join(known[:6]) + (" …" if len(known) > 6 else "")
@@ -229,15 +244,25 @@ class AcquireFolder(Source):
 
     def _is_sample(self, file: FileInfo) -> bool:
         found = extension(file.path)
-        return file.folder or found in self._videos or (found in self.extensions and "image" in self.media)
+        known = found in self._videos or (found in self.extensions and "image" in self.media)
+        return file.folder or known or (self._is_unnamed(file) and file.size <= self._most(file))
+
+    def _is_unnamed(self, file: FileInfo) -> bool:
+        """Whether the first bytes decide, not the name."""
+        given = (self.extensions, RASTER_EXTENSIONS), (self.videos, VIDEO_EXTENSIONS)
+        return not extension(file.path) and all(set(own) == set(usual) for own, usual in given)
+
+    def _most(self, file: FileInfo) -> int:
+        """Bytes that a file may have."""
+        found = extension(file.path)
+        return self.max_video_bytes if found in self._videos or not (found or "image" in self.media) else self.max_bytes
 
     def _content(self, file: FileInfo, by_path: dict[str, FileInfo], row: Row | None) -> dict[str, Any]:
         content: dict[str, Any] = {"path": file.path, "size": file.size, "stamp": file.stamp}
         stem = posixpath.splitext(file.path)[0]
-        beside = {kind: by_path.get(f"{stem}.{kind}") for kind in ("txt", "json") if not file.folder}
+        beside = {kind: by_path.get(f"{stem}.{kind}") for kind in SIDECARS if not file.folder}
         sidecars = {kind: found for kind, found in beside.items() if found is not None and found is not file}
-        most = self.max_video_bytes if extension(file.path) in self._videos else self.max_bytes
-        reject = file.reject or ("too_large" if file.size > most else _sidecar_reject(sidecars.values()))
+        reject = file.reject or ("too_large" if file.size > self._most(file) else _sidecar_reject(sidecars.values()))
         if reject:
             content["reject"] = reject
         if file.folder:
@@ -247,10 +272,26 @@ class AcquireFolder(Source):
         return content if row is None else content | {"row": row}
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
-        folder = self._folder_of(portion)
-        data = _read(folder.root, [file for item in portion.content["files"] for file in _files(item).values()])
-        for item in portion.content["files"]:
-            yield self._sample(folder, item, {kind: next(data) for kind in _files(item)})
+        folder, items = self._folder_of(portion), portion.content["files"]
+        others = dict.fromkeys(self._others(folder.root, items))
+        for path in others:
+            portion.skip("not_an_image" if "image" in self.media else "not_a_video", path)
+        items = [item for item in items if item["path"] not in others]
+        data = _read(folder.root, [file for item in items for file in _files(item).values()])
+        for item in items:
+            own = {kind: next(data) for kind in _files(item)}
+            yield one_row(folder.prefix + item["path"], self._sample, folder, item, own)
+
+    def _others(self, root: Storage, items: list[dict[str, Any]]) -> list[str]:
+        """Files without an extension that are no samples by their first bytes, of which nothing else is read."""
+
+        def is_other(item: dict[str, Any]) -> bool:
+            found = _open(root, _files(item)["image"])
+            return not isinstance(found, Reject) and media.extension_of(found, self.media) is None
+
+        unnamed = [item for item in items if not extension(item["path"]) and "reject" not in item]
+        with ThreadPoolExecutor(THREADS) as threads:
+            return [item["path"] for item, other in zip(unnamed, threads.map(is_other, unnamed), strict=True) if other]
 
     def _sample(self, folder: Folder, item: dict[str, Any], data: dict[str, bytes | Reader | Reject]) -> Incoming:
         path = item["path"]
@@ -262,6 +303,8 @@ class AcquireFolder(Source):
             sample.reject = image.reason
         else:
             sample.data = image
+            if image is not None and not sample.ext:
+                sample.ext = media.extension_of(image, self.media) or ""
         try:
             sample.caption, sample.meta = self._describe(item.get("row"), data)
         except Reject as reject:
@@ -321,11 +364,16 @@ def _absent(path: str, row: Row, *, exists: bool) -> dict[str, Any]:
     return {"path": path, "size": 0, "stamp": None, "reject": reject, "row": row}
 
 
+def _beside(item: dict[str, Any]) -> list[str]:
+    """Kinds of the sidecars that a sample has."""
+    return [kind for kind in SIDECARS if kind in item]
+
+
 def _files(item: dict[str, Any]) -> dict[str, FileInfo]:
     """Files to read for one sample, by kind."""
     if "reject" in item:
         return {}
-    sidecars = {kind: FileInfo(*item[kind]) for kind in ("txt", "json") if kind in item}
+    sidecars = {kind: FileInfo(*item[kind]) for kind in _beside(item)}
     return {"image": FileInfo(item["path"], item["size"], item["stamp"])} | sidecars
 
 

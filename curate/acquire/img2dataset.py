@@ -13,7 +13,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.acquire.fields import plain
+from curate.acquire.values import python_rows
 from curate.codec.groups import MemberGroup
 
 TAR_ERRORS = ("truncated_tar", "corrupt_tar")
@@ -45,9 +45,9 @@ def open_table(file: IO[bytes]) -> pq.ParquetFile | None:
 
 
 def table_rows(table: pq.ParquetFile) -> Iterator[dict[str, Any]]:
-    """Rows as JSON-able fields, read in batches of 256."""
+    """Rows, read in batches of 256."""
     for batch in table.iter_batches(256):
-        yield from (plain(row) for row in batch.to_pylist())
+        yield from python_rows(batch)
 
 
 def join(

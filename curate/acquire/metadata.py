@@ -18,11 +18,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.acquire.fields import plain
+from curate.acquire.fields import MAX_TEXT_BYTES, plain
+from curate.acquire.records import UNCLOSED_QUOTE, records, whole_fields
+from curate.acquire.values import UNREADABLE, python_rows
 from curate.codec.listing import FileInfo, open_file
-from curate.core.errors import InputError
+from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
+csv.field_size_limit(MAX_TEXT_BYTES)  # of the process; Python's is 128 KiB
+_BLOCK_BYTES = 4 << 20
+_MARK = b"\xef\xbb\xbf"
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 NAME = "file_name"
 BAD = "bad_metadata"
@@ -105,7 +110,7 @@ def _json_row(text: bytes, place: str, column: str) -> tuple[str, Row]:
         return _salvaged(found.group(1), place), BAD
     if not isinstance(value, dict):
         raise InputError(f"{place}: expected a JSON object with {column}, not {type(value).__name__}")
-    return _named(plain(value), place, column)
+    return _named(value, place, column)
 
 
 def _salvaged(quoted: bytes, place: str) -> str:
@@ -118,27 +123,48 @@ def _salvaged(quoted: bytes, place: str) -> str:
 def _named(fields: dict[str, Any], place: str, column: str) -> tuple[str, Row]:
     name = fields.pop(column, None)
     name = str(name) if isinstance(name, int) and not isinstance(name, bool) else name
+    if name is UNREADABLE:
+        raise InputError(f"{place}: {column} is not UTF-8; fix it")
     if not isinstance(name, str) or not name:
         found = ", ".join(fields) or "none"
         several = any(field.endswith(("file_name", "file_names")) for field in fields)
         remedy = "write a row per image" if several else "add the path of the image relative to this file"
         raise InputError(f"{place}: no {column} (fields: {found}); {remedy}")
-    return name, fields
+    try:
+        return plain(name), plain(fields)
+    except Reject:
+        return plain(name), BAD
 
 
 def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
-    with open_file(root, path) as binary, io.TextIOWrapper(binary, "utf-8-sig", "surrogateescape", newline="") as text:
-        reader = csv.DictReader(text, restkey="\0extra", restval=None)
-        try:
-            for fields in reader:
-                whole = "\0extra" not in fields and None not in fields.values()
-                name, row = _named(dict(fields), f"{place}: line {reader.line_num}", column)
-                if not _is_utf8(name):
-                    raise InputError(f"{place}: line {reader.line_num}: {column} is not UTF-8; fix the line")
-                good = whole and all(_is_utf8(str(value)) for value in fields.values())
-                yield reader.line_num, name, (row if good else BAD)
-        except csv.Error as error:
-            raise InputError(f"{place}: line {reader.line_num}: {error}; fix or remove the line") from None
+    names: list[str] | None = None
+    with open_file(root, path) as file:
+        file.seek(len(_MARK) if file.read(len(_MARK)) == _MARK else 0)
+        for found in records(iter(lambda: file.read(_BLOCK_BYTES), b""), ","):
+            text = (found.data if found.unclosed is None else found.unclosed).decode("utf-8", "surrogateescape")
+            if found.unclosed is not None:
+                values = [value.decode("utf-8", "surrogateescape") for value in whole_fields(found.unclosed, ",")]
+                yield found.line, *_csv_row(names or [], values, f"{place}: line {found.line}", column, UNCLOSED_QUOTE)
+                continue
+            table = csv.reader(io.StringIO(text, newline=""))
+            for values in table:
+                line = found.line + table.line_num - 1
+                if names is None:
+                    names = values
+                elif values:
+                    bad = BAD if len(values) != len(names) or not _is_utf8("".join(values)) else None
+                    yield line, *_csv_row(names, values, f"{place}: line {line}", column, bad)
+
+
+def _csv_row(names: list[str], values: list[str], place: str, column: str, bad: str | None) -> tuple[str, Row]:
+    """Name and fields of an image, or the reason why it has none."""
+    fields = dict(zip(names, values, strict=False))
+    if bad == UNCLOSED_QUOTE and column not in fields:
+        raise InputError(f"{place}: a quote before {column} is not closed; write it twice, or close it")
+    if not _is_utf8(fields.get(column, "")):
+        raise InputError(f"{place}: {column} is not UTF-8; fix the line")
+    name, row = _named(fields, place, column)
+    return name, bad or row
 
 
 def _is_utf8(text: str) -> bool:
@@ -150,8 +176,8 @@ def _parquet(root: Storage, path: str, place: str, column: str) -> Iterator[tupl
     with open_file(root, path) as file:
         try:
             for batch in pq.ParquetFile(file).iter_batches(1024):
-                for fields in batch.to_pylist():
+                for fields in python_rows(batch):
                     number += 1
-                    yield number, *_named(plain(fields), f"{place}: row {number}", column)
+                    yield number, *_named(fields, f"{place}: row {number}", column)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise InputError(f"{place}: after row {number}: {error}; write the file again") from None

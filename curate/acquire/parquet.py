@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, Annotated, Any, ClassVar
 
 import pyarrow as pa
@@ -13,23 +14,29 @@ import pyarrow.types as pt
 from pydantic import Field
 
 from curate.acquire import fields, img2dataset
+from curate.acquire.lists.hashes import hashed
 from curate.acquire.row_groups import RowSpan, overlaps, split_rows
+from curate.acquire.values import UNREADABLE, python_rows
 from curate.codec.formats import EXTENSION_OF, sniff
 from curate.codec.listing import FileInfo, open_file
 from curate.codec.patterns import THREADS, find_files, root_of
-from curate.core.contracts import Incoming, Location, Portion, Runtime, Source
+from curate.core.contracts import ROW_REASONS, Incoming, Location, Portion, Runtime, Source, one_row
 from curate.core.errors import InputError, Reject
+from curate.core.ledger import Skips
 from curate.core.store.storage import Storage
 
 BATCH_BYTES = 8 << 20
 """Approximate decoded bytes of a batch; the mean size of a row gives its number of rows."""
 BUFFER_BYTES = 1 << 20
 """Read-ahead per column. Without it, Arrow reads whole column chunks, that is, whole row groups."""
+MOST_PATHS = 1 << 20
+"""Planning compares the paths of this many images."""
 IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp", "image_bytes", "bytes", "content", "picture", "data")
 """Usual names of the image column, in order of preference; with another name it must be the only binary column."""
 
 REASONS = {
     **fields.REASONS,
+    **ROW_REASONS,
     **img2dataset.REASONS,
     "no_image": "the image column is null",
     "unreadable": "the file, or the rest of a row group, is corrupt or cannot be read",
@@ -42,8 +49,9 @@ class AcquireParquet(Source):
     """Import parquet files of encoded images, copying the images.
 
     The image column is binary, or a struct of bytes and path (Hugging Face). The image and caption columns are found by
-    name and type unless given. All other columns except binary ones go into `meta`. The source id is the `id` column,
-    or the struct's path, or `file:row`. Files and row groups are split into shards of `shard_rows`.
+    name and type unless given. All other columns except binary ones go into `meta`, classes (Hugging Face's ClassLabel)
+    by name. The source id is the `id` column, or the struct's path, or `file:row`; and `file:row` in a file with a path
+    that an earlier row has too. Files and row groups are split into shards of `shard_rows`.
     """
 
     op: ClassVar[str] = "acquire.parquet"
@@ -62,7 +70,8 @@ class AcquireParquet(Source):
 
     def plan(self) -> list[Portion]:
         root = self._root()
-        files = find_files(root, self.path, "parquet", self._place)
+        skips: Skips = {}
+        files = find_files(root, self.path, "parquet", self._place, skips=skips)
         with ThreadPoolExecutor(THREADS) as threads:
             groups = list(threads.map(lambda file: self._groups(root, file), files))
         good = [(file, sizes) for file, sizes in zip(files, groups, strict=True) if sizes is not None]
@@ -70,14 +79,15 @@ class AcquireParquet(Source):
         if not any(sum(sizes) for _, sizes in good):
             what = f"{bad[0].path!r} is not a readable parquet file" if bad else "no rows"
             raise InputError(f"{self._place}: {len(files)} files in {root.root!r}, {what}; give files of images")
+        by_row = set() if self.id else self._with_repeats(root, [file for file, _ in good])
         portions = []
         for spans in split_rows([sizes for _, sizes in good], self.shard_rows):
-            parts = [_part(good[span.file][0], span) for span in spans]
+            parts = [_part(good[span.file][0], span, by_row) for span in spans]
             portions.append(Portion({"parts": parts}, sum(span.rows for span in spans)))
         if bad:
             unread = tuple(file.path for file in bad if file.folder)
             portions.append(Portion({"bad": [file.path for file in bad]}, len(bad), unread=unread))
-        return portions
+        return [replace(portions[0], skipped=skips), *portions[1:]]
 
     @property
     def _place(self) -> str:
@@ -97,6 +107,38 @@ class AcquireParquet(Source):
                 return _group_rows(parquet)
         except (pa.ArrowException, PermissionError):
             return None
+
+    def _with_repeats(self, root: Storage, files: list[FileInfo]) -> set[str]:
+        """Files with a path of an image that an earlier row has too, as after Hugging Face's `push_to_hub`, which keeps
+        base names alone. Compares the first MOST_PATHS."""
+        known, found = set[int](), set[str]()
+        with ThreadPoolExecutor(THREADS) as threads:
+            for start in range(0, len(files), THREADS):
+                some = files[start : start + THREADS]
+                for file, hashes in zip(some, threads.map(lambda file: self._paths(root, file), some), strict=True):
+                    if len(set(hashes)) < len(hashes) or not known.isdisjoint(hashes):
+                        found.add(file.path)
+                    known.update(hashes)
+                if len(known) > MOST_PATHS:
+                    break
+        return found
+
+    def _paths(self, root: Storage, file: FileInfo) -> list[int]:
+        """Hashes of the images' paths, of which nothing else is read."""
+        with open_file(root, file.path) as opened:
+            parquet = pq.ParquetFile(opened)
+            image = self._layout(parquet, root, file.path).image
+            kind = parquet.schema_arrow.field(image).type
+            if not pt.is_struct(kind) or kind.get_field_index("path") < 0:
+                return []
+            try:
+                batches = [batch.column(0).field("path") for batch in parquet.iter_batches(columns=[f"{image}.path"])]
+            except (pa.ArrowException, OSError) as error:
+                if not _is_corrupt(error):
+                    raise
+                return []  # its rows are rejected
+        paths = [path.cast(pa.string()).drop_null() for path in batches]
+        return [one for path in paths for one in hashed(path)[0].tolist()]
 
     def _layout(self, parquet: pq.ParquetFile, root: Storage, path: str) -> Layout:
         return find_layout(parquet.schema_arrow, root.url_of(path), self.image, self.caption, self.id)
@@ -119,14 +161,14 @@ class AcquireParquet(Source):
                 f"{url}: {size} bytes, but {part['size']} when the run began; run again when it is complete"
             )
         parquet = pq.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
-        layout = self._layout(parquet, root, part["file"])
+        layout = replace(self._layout(parquet, root, part["file"]), by_row=part.get("by_row", False))
         stem = part["file"].removesuffix(".parquet")
         row = part["start"]
         for group, first, last in overlaps(_group_rows(parquet), part["start"], part["stop"]):
             end = row + last - first
             try:
                 for fields_of_row in _group(parquet, group, first, last, layout):
-                    yield self._sample(fields_of_row, layout, f"{stem}:{row}")
+                    yield one_row(f"{stem}:{row}", self._sample, fields_of_row, layout, f"{stem}:{row}")
                     row += 1
             except (pa.ArrowException, OSError) as error:
                 if not _is_corrupt(error):
@@ -138,10 +180,10 @@ class AcquireParquet(Source):
     def _sample(self, row: dict[str, Any], layout: Layout, place: str) -> Incoming:
         image = row.pop(layout.image)
         data, path = (image.get("bytes"), image.get("path")) if isinstance(image, dict) else (image, None)
-        given = row.get(layout.id) if layout.id else path
+        given = row.get(layout.id) if layout.id else None if layout.by_row else path
         if layout.id and layout.id != layout.caption:
             row.pop(layout.id)
-        sample = Incoming(place if given in (None, "", NOT_UTF8) else fields.plain(str(given)))
+        sample = Incoming(place if given in (None, "", UNREADABLE) else fields.plain(str(given)))
         if data is None:
             sample.reject = img2dataset.reason_of(row.get("status", "success")) or "no_image"
         else:
@@ -157,13 +199,14 @@ class AcquireParquet(Source):
         """Set caption, url and meta. Raises Reject."""
         caption = row.pop(layout.caption, None) if layout.caption else None
         url = row.pop(layout.url, None) if layout.url else None
-        not_utf8 = [name for name, value in row.items() if value is NOT_UTF8]
-        sample.meta = {name: fields.plain(value) for name, value in row.items() if value is not None}
+        unreadable = [name for name, value in row.items() if value is UNREADABLE]
+        read = {name: None if value is UNREADABLE else value for name, value in row.items() if value is not None}
+        sample.meta = fields.plain(read | {name: named(read[name], of) for name, of in layout.classes if name in read})
         sample.url = fields.plain(url) if isinstance(url, str) else None
-        if caption is NOT_UTF8:
+        if caption is UNREADABLE:
             raise Reject("caption_not_utf8")
-        if not_utf8 or url is NOT_UTF8:
-            raise Reject("bad_metadata", f"not UTF-8: {', '.join(not_utf8) or layout.url}")
+        if unreadable or url is UNREADABLE:
+            raise Reject("bad_metadata", f"not UTF-8: {', '.join(unreadable) or layout.url}")
         if isinstance(caption, bytes):
             sample.caption = fields.decode_caption(caption)
         elif caption is not None:
@@ -183,7 +226,7 @@ def _group(parquet: pq.ParquetFile, group: int, first: int, last: int, layout: L
     for batch in parquet.iter_batches(batch_rows, [group], names, use_threads=False):
         low, high = max(first - begin, 0), min(last - begin, batch.num_rows)
         if low < high:
-            yield from _rows(batch.slice(low, high - low), names)
+            yield from python_rows(batch.slice(low, high - low))
         begin += batch.num_rows
         if begin >= last:
             return
@@ -194,8 +237,9 @@ def _is_corrupt(error: Exception) -> bool:
     return isinstance(error, pa.ArrowException) or (isinstance(error, OSError) and error.errno is None)
 
 
-def _part(file: FileInfo, span: RowSpan) -> dict[str, Any]:
-    return {"file": file.path, "size": file.size, "stamp": file.stamp, "start": span.start, "stop": span.stop}
+def _part(file: FileInfo, span: RowSpan, by_row: set[str]) -> dict[str, Any]:
+    part = {"file": file.path, "size": file.size, "stamp": file.stamp, "start": span.start, "stop": span.stop}
+    return part | ({"by_row": True} if file.path in by_row else {})
 
 
 # --- columns ---
@@ -211,6 +255,10 @@ class Layout:
     id: str | None
     fields: tuple[str, ...]
     """All other columns that are not binary."""
+    classes: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Names of the classes of columns that hold their numbers."""
+    by_row: bool = False
+    """Whether the source id is `file:row` although images have paths."""
 
     def names(self) -> list[str]:
         return list(dict.fromkeys(name for name in (self.image, self.caption, self.url, self.id, *self.fields) if name))
@@ -218,7 +266,8 @@ class Layout:
 
 def find_layout(schema: pa.Schema, place: str, image: str | None, caption: str | None, id: str | None) -> Layout:
     """The given columns, and the others by name and type. Raises InputError, which lists the columns of the file."""
-    types = {field.name: field.type for field in schema}
+    types = {field.name: field.type for field in reversed(list(schema))}  # the first of two of one name
+    types = dict(reversed(types.items()))
     columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
     for parameter, name in (("image", image), ("caption", caption), ("id", id)):
         if name is not None and name not in types:
@@ -233,7 +282,33 @@ def find_layout(schema: pa.Schema, place: str, image: str | None, caption: str |
     url = "url" if "url" in types and _is_text(types["url"]) else None
     used = {image, caption, url, id}
     others = tuple(name for name, kind in types.items() if name not in used and not _is_image(kind))
-    return Layout(image, caption, url, id, others)
+    return Layout(image, caption, url, id, others, tuple(class_names(schema).items()))
+
+
+def class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
+    """Column -> names of its classes: the features of type ClassLabel in the schema's metadata, alone or in lists, as
+    Hugging Face's datasets writes them."""
+    try:
+        found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        return {name: names for name, feature in found.items() if (names := _names_of(feature))}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return {}
+
+
+def _names_of(feature: Any) -> tuple[str, ...]:
+    if isinstance(feature, list):
+        feature = {"feature": feature[0]}
+    while isinstance(feature, dict) and "feature" in feature:
+        feature = feature["feature"]
+    names = feature["names"] if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else ()
+    return tuple(map(str, names))
+
+
+def named(value: Any, names: Sequence[str]) -> Any:
+    """A class, or those of a list, by name; a number that no class has stays."""
+    if isinstance(value, list):
+        return [named(one, names) for one in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def _find_image(types: dict[str, pa.DataType]) -> str | None:
@@ -252,28 +327,3 @@ def _is_image(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind) or pt.is_dictionary(kind))
-
-
-NOT_UTF8 = object()
-"""Value of a string whose bytes are not UTF-8, which Parquet does not rule out."""
-
-
-def _rows(batch: pa.RecordBatch, names: Iterable[str]) -> list[dict[str, Any]]:
-    """Rows of the named columns."""
-    columns = {name: _values(batch.column(name)) for name in names}
-    return [{name: column[i] for name, column in columns.items()} for i in range(batch.num_rows)]
-
-
-def _values(column: pa.Array) -> list[Any]:
-    """A column as Python values, with NOT_UTF8 for strings that cannot be decoded."""
-    try:
-        return column.to_pylist()
-    except UnicodeDecodeError:
-        return [_value(scalar) for scalar in column]
-
-
-def _value(scalar: pa.Scalar) -> Any:
-    try:
-        return scalar.as_py()
-    except UnicodeDecodeError:
-        return NOT_UTF8

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import IO, Annotated, Any, ClassVar, Literal, Self
 
 from pyarrow.parquet import ParquetFile
@@ -19,16 +20,21 @@ from curate.codec.groups import TEXT_SUFFIXES, MemberGroup, group_members, pick_
 from curate.codec.listing import FileInfo, open_file
 from curate.codec.patterns import THREADS, NoFilesError, find_files, root_of
 from curate.codec.tars import MEMBER_REASONS, Member, members
-from curate.core.contracts import Added, Incoming, Location, Portion, Runtime, Source
+from curate.core.contracts import ROW_REASONS, Added, Incoming, Location, Portion, Runtime, Source, one_row
 from curate.core.errors import InputError, Reject
+from curate.core.ledger import Skips
 from curate.core.store.storage import Storage
 
 COUNTED_TABLES = 2000
 """Maximum number of img2dataset tables that planning opens to count rows."""
 
+OF_SAMPLE = (*TEXT_SUFFIXES, "json", "cls")
+"""Suffixes of members that describe a sample."""
+
 REASONS = {
     **MEMBER_REASONS,
     **fields.REASONS,
+    **ROW_REASONS,
     **img2dataset.REASONS,
     "unreadable": "the tar, or a folder of tars, exists but cannot be read",
     "no_image": "no member of the sample has one of the `images` extensions",
@@ -40,7 +46,8 @@ REASONS = {
 class AcquireWebDataset(Source):
     """Import tars in the WebDataset convention, img2dataset's among them, in place: nothing is copied.
 
-    A tar is a shard. A sample is a sequence of members with the same stem. Its source id is the stem, or `tar/stem`
+    A tar is a shard. A sample is a sequence of members with the same stem, of which one is the image or video, and the
+    texts describe it; the others are skipped and counted. Its source id is the stem, or `tar/stem`
     with `key_from: shard_and_name`. Captions come from `.txt` or a caption field of `.json`; the other fields go into
     `meta`. With `layout: img2dataset` (detected if `00000.parquet` is next to `00000.tar`) a sample is a row of that
     table, failed downloads included, and its source id is URL and caption. Tars of videos have the same form, those of
@@ -67,6 +74,11 @@ class AcquireWebDataset(Source):
     key_from: Literal["name", "shard_and_name"] = Field(
         "name", description="source id: the member's stem, or `tar/stem` if stems repeat from tar to tar"
     )
+    name_ends: Annotated[Literal["first_dot", "last_dot"], Added()] = Field(
+        "first_dot",
+        description="where a member's stem ends: at the first dot of its name, as in webdataset, or at the last, if "
+        "a.left.png and a.right.png are two samples",
+    )
     caption_field: str | None = Field(
         None, description="field of the .json or table that holds the caption; default: caption, text, title, alt …"
     )
@@ -80,12 +92,14 @@ class AcquireWebDataset(Source):
 
     def plan(self) -> list[Portion]:
         root = self._root()
-        tars = find_files(root, self.path, "tar", self._place)
+        skips: Skips = {}
+        tars = find_files(root, self.path, "tar", self._place, skips=skips)
         tables = {} if self.layout == "webdataset" else self._tables(root, tars)
         contents = [self._content(tar, tables.get(tar.path)) for tar in tars]
         counts = _counts(root, contents)
         found = zip(tars, contents, counts, strict=True)
-        return [Portion(content, rows, unread=(tar.path,) * tar.folder) for tar, content, rows in found]
+        first, *others = [Portion(content, rows, unread=(tar.path,) * tar.folder) for tar, content, rows in found]
+        return [replace(first, skipped=skips), *others]
 
     @property
     def _place(self) -> str:
@@ -137,21 +151,33 @@ class AcquireWebDataset(Source):
             with open_file(root, tar) as file, contextlib.ExitStack() as stack:
                 _check_size(file, portion.content, root.url_of(tar))
                 table = _table(root, portion.content, stack)
-                yield from self._read_tar(tar, file) if table is None else self._read_table(table, tar, file)
+                groups = group_members(members(file), portion.skip, last_dot=self.name_ends == "last_dot")
+                counted = self._counted(groups, portion.skip)
+                if table is None:
+                    yield from (self._one(group, tar, file) for group in counted)
+                else:
+                    yield from self._read_table(table, tar, file, counted)
         except FileNotFoundError:
             raise InputError(
                 f"{root.url_of(tar)}: the tar or its table was deleted during the run; run again"
             ) from None
 
-    def _read_tar(self, tar: str, file: IO[bytes]) -> Iterator[Incoming]:
-        for group in group_members(members(file)):
-            yield self._sample(group, tar, _reader(file))
+    def _counted(self, groups: Iterable[MemberGroup], skip: Callable[[str, str], None]) -> Iterator[MemberGroup]:
+        """The samples; `skip` gets their members that are not used."""
+        for group in groups:
+            picked = self._picked(group)
+            for suffix, member in group.members.items():
+                if suffix not in OF_SAMPLE and not (picked and member is picked[1]):
+                    skip("other_member", member.name)
+            yield group
 
-    def _read_table(self, table: ParquetFile, tar: str, file: IO[bytes]) -> Iterator[Incoming]:
+    def _read_table(
+        self, table: ParquetFile, tar: str, file: IO[bytes], found: Iterable[MemberGroup]
+    ) -> Iterator[Incoming]:
         """The table's rows, then samples that only the tar has."""
         groups: dict[str, MemberGroup] = {}
         repeated: list[MemberGroup] = []
-        for group in group_members(members(file)):
+        for group in found:
             if groups.setdefault(group.stem, group) is not group:
                 repeated.append(group)
         left = dict(groups)
@@ -159,22 +185,26 @@ class AcquireWebDataset(Source):
             left.pop(group.stem, None)
             if group.reject in img2dataset.TAR_ERRORS:
                 left.pop("", None)  # the row reports it
-            yield self._row(row, group)
+            yield one_row(f"{tar.removesuffix('.tar')}/{group.stem}", self._row, row, group)
         for group in (*left.values(), *repeated):
-            yield self._sample(group, tar, _reader(file))
+            yield self._one(group, tar, file)
 
     def _row(self, row: dict[str, Any], group: MemberGroup) -> Incoming:
         """A row of img2dataset's table, with its image or video if it has one."""
+        row = fields.plain(row)
         url = str(row.pop("url"))
         caption, meta = fields.split_caption(row, self.caption_field)
         sample = Incoming(img2dataset.source_id(url, caption), group.stem, caption=caption, url=url)
         sample.meta = {name: value for name, value in meta.items() if value is not None}
         return self._place_member(sample, group)
 
-    def _sample(self, group: MemberGroup, tar: str, read: Callable[[Member], bytes]) -> Incoming:
+    def _one(self, group: MemberGroup, tar: str, file: IO[bytes]) -> Incoming:
         if not group.stem:
             return Incoming(tar, reject=group.reject, meta={"detail": group.detail})
         name = group.stem if self.key_from == "name" else f"{tar.removesuffix('.tar')}/{group.stem}"
+        return one_row(name, self._sample, name, group, _reader(file))
+
+    def _sample(self, name: str, group: MemberGroup, read: Callable[[Member], bytes]) -> Incoming:
         sample = self._place_member(Incoming(name, group.stem), group)
         if group.reject is None:
             try:
@@ -183,10 +213,13 @@ class AcquireWebDataset(Source):
                 sample.reject = sample.reject or reject.reason
         return sample
 
-    def _place_member(self, sample: Incoming, group: MemberGroup) -> Incoming:
+    def _picked(self, group: MemberGroup) -> tuple[str, Member] | None:
         wanted = {"video": self.videos, "image": self.images}
         picked = (pick_member(group, extensions) for medium, extensions in wanted.items() if medium in self.media)
-        found = next(filter(None, picked), None)
+        return next(filter(None, picked), None)
+
+    def _place_member(self, sample: Incoming, group: MemberGroup) -> Incoming:
+        found = self._picked(group)
         sample.reject = group.reject or (None if found else "no_member" if "video" in self.media else "no_image")
         if sample.reject is None and found:
             sample.ext, member = found

@@ -22,7 +22,7 @@ from curate.api.tables import Histogram, Page
 from curate.api.tables import write as write_table
 from curate.api.workspace import Workspace
 from curate.core.fetches import opt_outs
-from curate.core.ledger import Entry
+from curate.core.ledger import Entry, told
 from curate.core.recipe.catalog import Op, describe, ops
 from curate.core.recipe.load import json_schema
 from curate.core.recipe.load import load as load_recipe
@@ -57,5 +57,6 @@ __all__ = [
     "RunSummary", "SampleFile", "Slice", "SlicePage", "Spend", "StageDiff", "StageStatus", "Status", "Story", "Usage",
     "Values", "Workspace", "abandoned", "describe", "dollars", "duration", "export", "json_schema", "load_recipe",
     "make_stage", "new_run_id", "ops", "opt_outs", "plain", "plan_json", "plan_table", "push_release", "recorded",
-    "resolve", "small_images", "speed", "spend_words", "stop_environment", "try_row", "verify_takedown", "write_table",
+    "resolve", "small_images", "speed", "spend_words", "stop_environment", "told", "try_row", "verify_takedown",
+    "write_table",
 ]  # fmt: skip

@@ -30,7 +30,7 @@ def funnel_of(
     this_run: Callable[[str, Entry], str] | None = None,
 ) -> Table:
     """A ledger, a line per stage, for a terminal `width` characters wide. The columns for unusable rows and errors are
-    omitted if a run has none."""
+    omitted if a run has none. What a source found has a line before its own."""
     failures = any(entry.unusable or entry.error for entry in ledger.values())
     losses = ("rejected", "unusable", "error") if failures else ("rejected",)
     table = _table("Funnel", width)
@@ -43,6 +43,9 @@ def funnel_of(
         lost = [_count(getattr(entry, kind).total()) for kind in losses]
         first = [name, ops.get(name, "")][: 1 if width < NARROW else 2]
         cells = [f"{entry.before:,}", *lost, f"{entry.after:,}", _copies(entry)]
+        if entry.skipped is not None:
+            blank = [""] * (len(lost) + 2)
+            table.add_row("found", *[""] * (len(first) - 1), f"{entry.found:,}", *blank, _skipped(entry))
         table.add_row(*first, *cells, _reasons(entry), *([] if this_run is None else [this_run(name, entry)]))
     return table
 
@@ -75,6 +78,12 @@ def _reasons(entry: Entry) -> str:
     if entry.kept:
         shown.append(f"{entry.kept:,} of them pass with nulls")
     return ", ".join([*shown, f"other {rest:,}"] if rest else shown)
+
+
+def _skipped(entry: Entry) -> str:
+    from curate.api import told
+
+    return f"skipped {escape(told(entry.skipped, REASONS))}" if entry.skipped else "skipped nothing"
 
 
 def _this_run(run: RunRecord, name: str, entry: Entry) -> str:

@@ -1,7 +1,8 @@
 """Detects an image's format by its first bytes, never by its file name.
 
-Only these formats are decoded: those of the web, plus TIFF, BMP and JPEG 2000. The rest of Pillow's fifty plugins are
-disabled, since a pool is hostile input and several plugins run interpreters or are never fuzzed.
+Only these formats are decoded: those of the web and of phones and cameras, plus TIFF, BMP and JPEG 2000. The rest of
+Pillow's fifty plugins are disabled, since a pool is hostile input and several plugins run interpreters or are never
+fuzzed.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from curate.core.reader import Reader
 
 _BMP_HEADERS = {12, 16, 40, 52, 56, 64, 108, 124}
 _AVIF_BRANDS = (b"avif", b"avis")
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
+_JXL = (b"\xff\x0a", b"\x00\x00\x00\x0cJXL \r\n\x87\n")
 _OTHER_FORMATS: tuple[tuple[str, bytes], ...] = (
     ("psd", b"8BPS"),
     ("pdf", b"%PDF"),
     ("eps", b"%!PS"),
     ("ico", b"\x00\x00\x01\x00"),
-    ("jxl", b"\xff\x0a"),
-    ("jxl", b"\x00\x00\x00\x0cJXL \r\n\x87\n"),
     ("xcf", b"gimp xcf"),
     ("exr", b"v/1\x01"),
     ("djvu", b"AT&TFORM"),
@@ -28,22 +29,23 @@ _OTHER_FORMATS: tuple[tuple[str, bytes], ...] = (
 _SVG = re.compile(rb"\A\s*(<\?xml[^>]*\?>\s*)?(?>(<!--.*?-->\s*)*)(<!DOCTYPE\s+svg|<([a-z]+:)?svg[\s>])", re.S | re.I)
 _PNM = re.compile(rb"\AP[1-7]\s")
 
-DECODED = ("jpeg", "png", "gif", "webp", "avif", "bmp", "tiff", "jpeg2000")
+DECODED = ("jpeg", "png", "gif", "webp", "avif", "bmp", "tiff", "jpeg2000", "heif", "jxl")
 """Names of the formats that `decode` reads; also the values of the `format` column."""
 
 RASTER_EXTENSIONS: tuple[str, ...] = (
-    "apng", "avif", "avifs", "blp", "bmp", "bw", "cur", "dcx", "dds", "dib", "flc", "fli", "ftc", "ftu", "gif", "icb",
-    "icns", "ico", "iim", "im", "j2c", "j2k", "jfif", "jp2", "jpc", "jpe", "jpeg", "jpf", "jpg", "jpx", "msp", "pbm",
-    "pcd", "pcx", "pfm", "pgm", "png", "pnm", "ppm", "psd", "pxr", "qoi", "ras", "rgb", "rgba", "sgi", "tga", "tif",
-    "tiff", "vda", "vst", "webp", "xbm", "xpm",
+    "apng", "avif", "avifs", "blp", "bmp", "bw", "cur", "dcx", "dds", "dib", "flc", "fli", "ftc", "ftu", "gif",
+    "heic", "heics", "heif", "heifs", "hif", "icb", "icns", "ico", "iim", "im", "j2c", "j2k", "jfif", "jp2", "jpc",
+    "jpe", "jpeg", "jpf", "jpg", "jpx", "jxl", "mpo", "msp", "pbm", "pcd", "pcx", "pfm", "pgm", "png", "pnm", "ppm",
+    "psd", "pxr", "qoi", "ras", "rgb", "rgba", "sgi", "tga", "tif", "tiff", "vda", "vst", "webp", "xbm", "xpm",
 )  # fmt: skip
-"""File name extensions of all raster types that Pillow 13 reads. They decide which files are samples; the bytes decide
-whether one is an image. The list is fixed, so that another version of Pillow imports the same pool."""
+"""File name extensions of HEIF, of JPEG XL and of all raster types that Pillow 13 reads. They decide which files are
+samples; the bytes decide whether one is an image. The list is fixed, so that another version of Pillow imports the same
+pool."""
 
 SNIFF_BYTES = 4096
 """As many first bytes tell the format."""
 
-EXTENSION_OF = {"jpeg": "jpg", "jpeg2000": "jp2", "tiff": "tif"}
+EXTENSION_OF = {"jpeg": "jpg", "jpeg2000": "jp2", "tiff": "tif", "heif": "heic"}
 """Usual extension of a format, if it differs from the format's name."""
 
 
@@ -63,7 +65,10 @@ def sniff(data: bytes) -> str | None:
         return "jpeg2000"
     if data[:2] == b"BM" and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
         return "bmp"
-    return "avif" if _iso_brands(data) & set(_AVIF_BRANDS) else None
+    if data.startswith(_JXL):
+        return "jxl"
+    brands = _iso_brands(data)
+    return "avif" if brands & set(_AVIF_BRANDS) else "heif" if brands & set(_HEIF_BRANDS) else None
 
 
 def sniff_other(data: bytes) -> str | None:
@@ -73,9 +78,7 @@ def sniff_other(data: bytes) -> str | None:
             return name
     if _PNM.match(data[:8]):
         return "pnm"
-    if _SVG.match(data[:4096]):
-        return "svg"
-    return "heif" if _iso_brands(data) & {b"heic", b"heix", b"hevc", b"mif1", b"msf1"} else None
+    return "svg" if _SVG.match(data[:4096]) else None
 
 
 def _iso_brands(data: bytes) -> set[bytes]:

@@ -64,6 +64,10 @@ def survey(data: bytes, max_pixels: int = MAX_PIXELS, most_pixels: int = MOST_PI
     """Count the frames without decoding them. Raises Undecodable, also if a frame has more than `max_pixels` or all
     frames together have more than `most_pixels`."""
     name = images._known_format(data)
+    if name in images.LIMITED:
+        found = images.probe(data)
+        images._check_size((found.width, found.height), max_pixels)
+        return FrameCount(name, 1, 0)
     try:
         image = images._open(name, data, max_pixels)
         if name == "tiff":

@@ -7,7 +7,7 @@ suffix (in lower case) everything after that dot. Members without a suffix and `
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from curate.codec.tars import Member
@@ -26,17 +26,27 @@ class MemberGroup:
     detail: str = ""
 
 
-def split_name(path: str) -> tuple[str, str] | None:
-    """(stem, suffix) of a member; None if it belongs to no sample."""
+SKIPPED = {
+    "no_sample": "a member whose name has no extension, or begins with two underscores",
+    "other_member": "a member of a sample that is neither the one that is read nor its text",
+}
+"""Why a member is not looked at, with the meaning."""
+
+
+def split_name(path: str, *, last_dot: bool = False) -> tuple[str, str] | None:
+    """(stem, suffix) of a member; None if it belongs to no sample. last_dot: the stem ends there, not at the first."""
     folder, slash, name = path.rpartition("/")
-    base, dot, suffix = name.partition(".")
+    base, dot, suffix = name.rpartition(".") if last_dot else name.partition(".")
     if not base or not dot or _SKIPPED.match(path):
         return None
     return folder + slash + base, suffix.lower()
 
 
-def group_members(members: Iterable[Member]) -> Iterator[MemberGroup]:
-    """Samples in tar order. A second member with the same suffix starts another sample of the same stem.
+def group_members(
+    members: Iterable[Member], skip: Callable[[str, str], None] = lambda *_: None, *, last_dot: bool = False
+) -> Iterator[MemberGroup]:
+    """Samples in tar order. A second member with the same suffix starts another sample of the same stem. `skip` gets
+    the reason and the name of each member of no sample.
 
     The last sample of a truncated tar is rejected as truncated_tar if it lacks a suffix that the sample before it has.
     Otherwise all samples are complete, and a MemberGroup without a stem reports the truncation.
@@ -52,8 +62,9 @@ def group_members(members: Iterable[Member]) -> Iterator[MemberGroup]:
                     yield current
                 current = MemberGroup("", {}, member.reject, member.detail)
             break
-        split = split_name(member.name)
+        split = split_name(member.name, last_dot=last_dot)
         if split is None:
+            skip("no_sample", member.name)
             continue
         stem, suffix = split
         if current is None or current.stem != stem or suffix in current.members:

@@ -1,9 +1,10 @@
 """Decodes images, or rejects them with a reason. The only place in the package that decodes images.
 
 Images are untrusted input. The first bytes select the decoder, the size in the header is checked before any pixel is
-decoded, and every error of a decoder becomes `Undecodable` with a reason of REASONS. Pillow's limits are global to the
-process (`Image.MAX_IMAGE_PIXELS`, warning filters). This module calls the format's plugin without `Image.open`, so that
-it works in any number of threads and changes no setting of other users of Pillow.
+decoded, and every error of a decoder becomes `Undecodable` with a reason of REASONS. The decoder of HEIF, which had the
+most errors that write outside of memory, runs in a limited child process. Pillow's limits are global to the process
+(`Image.MAX_IMAGE_PIXELS`, warning filters). This module calls the format's plugin without `Image.open`, so that it
+works in any number of threads and changes no setting of other users of Pillow.
 """
 
 from __future__ import annotations
@@ -36,16 +37,23 @@ from curate.codec.formats import (
     sniff_other,
     webp_size,
 )
-from curate.codec.pixels import has_alpha, to_rgb, upright
-from curate.core.errors import CurateError, Undecodable
+from curate.codec.pixels import has_alpha, in_srgb, other_profile, to_rgb, upright
+from curate.core.errors import CurateError, Reject, Undecodable
 from curate.core.reader import Reader, as_reader
 
 MAX_PIXELS = 100_000_000
+MOST_PIXELS_OF_A_SIDE = (1 << 31) - 1
+"""No format has a longer side; a pool's columns hold no larger number."""
 THUMBNAIL_QUALITY = 60
 THUMBNAIL_RATIO = 4
 """Longer strips are cropped to their middle; otherwise nothing would be visible."""
 
-REASONS = {
+OF_CHILD = {
+    "decoder_died": "the process that decoded the file crashed, or needed too much memory",
+    "decoder_timeout": "decoding took too long",
+}
+"""Reasons of a decoder in a limited child process."""
+REASONS = OF_CHILD | {
     "empty": "the file has no bytes",
     "not_an_image": "the bytes are in no known image format",
     "unsupported": "an image format, or a variant of one, that is not decoded",
@@ -62,6 +70,22 @@ class _Jpeg(JpegImagePlugin.JpegImageFile):
         """Skip the print resolution: it is not used, and reading it warns about corrupt EXIF."""
 
 
+def _heif(file: IO[bytes]) -> ImageFile:
+    from pi_heif.as_plugin import HeifImageFile
+
+    return HeifImageFile(file)  # type: ignore[no-untyped-call]
+
+
+def _jxl(file: IO[bytes]) -> ImageFile:
+    from pylibjxl.pillow_plugin import JxlImageFile
+
+    return JxlImageFile(file)
+
+
+LIMITED = ("heif",)
+"""Formats that are decoded in a child process."""
+_ONE = ("heif", "jxl")
+"""Formats of which only the first, or primary, image is read; their decoders turn it upright."""
 _PLUGINS: dict[str, Callable[[IO[bytes]], ImageFile]] = {
     "jpeg": _Jpeg,
     "png": PngImagePlugin.PngImageFile,
@@ -71,6 +95,8 @@ _PLUGINS: dict[str, Callable[[IO[bytes]], ImageFile]] = {
     "bmp": BmpImagePlugin.BmpImageFile,
     "tiff": TiffImagePlugin.TiffImageFile,
     "jpeg2000": Jpeg2KImagePlugin.Jpeg2KImageFile,
+    "heif": _heif,
+    "jxl": _jxl,
 }
 
 
@@ -91,16 +117,24 @@ class Probe:
     """Whether the header declares any kind of transparency."""
 
 
-def probe(encoded: bytes | Reader) -> Probe:
-    """Read only the header, so the pixels may still be corrupt. Raises Undecodable."""
+def probe(encoded: bytes | Reader, *, here: bool = False) -> Probe:
+    """Read only the header, so the pixels may still be corrupt. Raises Undecodable. here: never in a child process."""
     reader = as_reader(encoded)
     name = _known_format(reader.read_at(0, SNIFF_BYTES))
+    if name in LIMITED and not here:
+        from curate.codec import limited
+
+        found = limited.probe(encoded)
+        if isinstance(found, Reject):
+            raise found
+        return found
     try:
         image = _open(name, reader, max_pixels=None)
         orientation = _orientation(name, image)
         width, height = _upright_size(name, image, orientation)
         alpha = has_alpha(image)
-        return Probe(width, height, name, getattr(image, "n_frames", 1), orientation, image.mode, alpha)
+        frames = 1 if name in _ONE else getattr(image, "n_frames", 1)
+        return Probe(width, height, name, frames, orientation, image.mode, alpha)
     except CurateError:  # also of the reader: a lost file, a store that fails
         raise
     except Exception as error:  # noqa: BLE001 - the sample boundary
@@ -108,14 +142,24 @@ def probe(encoded: bytes | Reader) -> Probe:
 
 
 def decode(
-    data: bytes, max_pixels: int = MAX_PIXELS, enough: Callable[[int, int], tuple[int, int]] | None = None
+    data: bytes,
+    max_pixels: int = MAX_PIXELS,
+    enough: Callable[[int, int], tuple[int, int]] | None = None,
+    *,
+    srgb: bool = False,
+    here: bool = False,
 ) -> Image.Image:
     """First frame as upright RGB, transparency over white, 16 bits scaled to 8. Raises Undecodable.
 
+    srgb: converted by the embedded colour profile, if any. here: never in a child process.
     enough: (width, height) of the upright image -> minimum (width, height). A JPEG may then be decoded at 1/2, 1/4 or
     1/8 of its size, but not below the minimum: the inverse cosine transform at the smaller size is much faster.
     """
     name = _known_format(data)
+    if name in LIMITED and not here:
+        from curate.codec import limited
+
+        return limited.decode(data, max_pixels, srgb)
     try:
         image = _open(name, data, max_pixels)
         orientation = 1 if name == "tiff" else _orientation(name, image)  # Pillow rotates a TIFF on load
@@ -123,16 +167,25 @@ def decode(
             least = enough(*_upright_size(name, image, orientation))
             image.draft(None, least[::-1] if orientation >= 5 else least)
         image.load()
-        result = upright(to_rgb(image), orientation)
+        result = upright(to_rgb(in_srgb(image) if srgb else image), orientation)
     except Exception as error:  # noqa: BLE001 - the sample boundary
         raise _undecodable(name, Reader(data), error) from None
     result.info = {}
     return result
 
 
-def thumbnail(data: bytes, side: int) -> bytes:
+def has_profile(data: bytes) -> bool:
+    """Whether `srgb` matters to `decode`. Raises Undecodable."""
+    name = _known_format(data)
+    try:
+        return other_profile(_open(name, data, None).info.get("icc_profile")) is not None
+    except Exception as error:  # noqa: BLE001 - the sample boundary
+        raise _undecodable(name, Reader(data), error) from None
+
+
+def thumbnail(data: bytes, side: int, *, here: bool = False) -> bytes:
     """A WebP of at most `side` pixels on the longer side; never enlarged. Raises Undecodable."""
-    return webp(shrunk(decode(data), side))
+    return webp(shrunk(decode(data, here=here), side))
 
 
 def shrunk(image: Image.Image, side: int) -> Image.Image:
@@ -177,9 +230,13 @@ def _check_size(size: tuple[int, int], max_pixels: int | None) -> None:
     width, height = size
     if max_pixels is not None and width * height > max_pixels:
         raise Undecodable("too_many_pixels", f"{width} x {height}; at most {max_pixels} pixels are decoded")
+    if not 0 < min(size) <= max(size) <= MOST_PIXELS_OF_A_SIDE:
+        raise Undecodable("corrupt", f"{width} x {height} pixels in the header")
 
 
 def _orientation(name: str, image: ImageFile) -> int:
+    if name in _ONE:
+        return 1
     if name != "tiff":
         return exif_orientation(image.info.get("exif") or b"")
     value: Any = image.tag_v2.get(ORIENTATION_TAG, 1)  # type: ignore[attr-defined]
@@ -203,6 +260,6 @@ def _undecodable(name: str, reader: Reader, error: Exception) -> Exception:
         return Undecodable("metadata_bomb", text)
     if "truncated" in lowered or "unexpected end" in lowered or is_truncated(name, reader):
         return Undecodable("truncated", text)
-    if isinstance(error, NotImplementedError) or "unsupported" in lowered or "not finite" in lowered:
+    if isinstance(error, NotImplementedError | ImportError) or "unsupported" in lowered or "not finite" in lowered:
         return Undecodable("unsupported", text)
     return Undecodable("corrupt", text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import io
 import json
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 
@@ -21,12 +21,10 @@ from curate.core.errors import Reject, StorageError, Undecodable
 MEMORY_BYTES = 4 << 30
 """Several times the pixels of the largest image that is decoded: 400 MB in floating point, and copies."""
 SECONDS = 10.0
+PART_BYTES = 8 << 20
+"""Bytes of pixels that a child sends at a time."""
 
-OF_CHILD = {
-    "decoder_died": "the process that decoded the file crashed, or needed too much memory",
-    "decoder_timeout": "decoding took too long",
-}
-REASONS = images.REASONS | OF_CHILD
+REASONS = images.REASONS
 
 CHILD = f"{__name__}:decoded"
 PROBE = TypeAdapter(Probe)
@@ -71,6 +69,31 @@ def probe(source: bytes | Reader, deadline_seconds: float = SECONDS) -> Probe | 
     return probed if probed.format in DECODED and min(probed.width, probed.height, probed.frames) > 0 else NO_SENSE
 
 
+def decode(data: bytes, max_pixels: int, srgb: bool) -> Image.Image:
+    """What `images.decode` returns. Raises Undecodable with one of REASONS."""
+    payload = json.dumps({"max_pixels": max_pixels, "srgb": srgb}).encode() + b"\n" + data
+    with closing(_warm.stream(f"{__name__}:pixels", payload, Limits(SECONDS, MEMORY_BYTES))) as answers:
+        parts, ended = _all(answers)
+    whole = answered(ended, SECONDS, "an image")
+    first = whole if isinstance(whole, Reject) else _said(parts[0]) if parts else NO_SENSE
+    if isinstance(first, Reject):
+        raise first
+    width, height = (int(side) for side in first.split())
+    rows = b"".join(parts[1:])
+    if not 0 < 3 * width * height == len(rows):
+        raise NO_SENSE
+    return Image.frombytes("RGB", (width, height), rows)
+
+
+def _all(answers: Generator[bytes, None, Ended]) -> tuple[list[bytes], Ended]:
+    parts = list[bytes]()
+    while True:
+        try:
+            parts.append(next(answers))
+        except StopIteration as end:
+            return parts, end.value
+
+
 def _call(side: int, source: bytes | Reader, seconds: float) -> bytes | Reject:
     data, reader = (source, None) if isinstance(source, bytes) else (b"", source)
     payload = json.dumps({"side": side}).encode() + b"\n" + data
@@ -106,7 +129,9 @@ def decoded(payload: bytes, source: Reader) -> bytes:
     side = json.loads(order)["side"]
     try:
         data = data or source.read_at(0, source.size)
-        return b"done\n" + (images.thumbnail(data, side) if side else json.dumps(asdict(images.probe(data))).encode())
+        if side:
+            return b"done\n" + images.thumbnail(data, side, here=True)
+        return b"done\n" + json.dumps(asdict(images.probe(data, here=True))).encode()
     except Reject as error:
         return b"reject\n" + said_of(error)
 
@@ -119,12 +144,30 @@ def decoded_all(payload: bytes, source: Reader) -> Iterator[bytes]:
         yield decoded(json.dumps({"side": about["side"]}).encode() + b"\n" + one, source)
 
 
+def pixels(payload: bytes, source: Reader) -> Iterator[bytes]:
+    """Width and height, and then the rows."""
+    order, _, data = payload.partition(b"\n")
+    about = json.loads(order)
+    try:
+        image = images.decode(data, about["max_pixels"], srgb=about["srgb"], here=True)
+    except Reject as error:
+        yield b"reject\n" + said_of(error)
+        return
+    yield b"done\n%d %d" % image.size
+    rows = max(1, PART_BYTES // (3 * image.width))
+    for top in range(0, image.height, rows):
+        yield image.crop((0, top, image.width, min(top + rows, image.height))).tobytes()
+
+
 def said_of(error: Reject) -> bytes:
     """What `rejected` reads."""
     return f"{error.reason}\n{error.detail}".encode(errors="replace")
 
 
 def ready() -> None:
-    """Load what Pillow loads late, while files can still be opened."""
+    """Load what is loaded late, while files can still be opened."""
+    import pi_heif  # noqa: F401
+    import pylibjxl.pillow_plugin  # noqa: F401
+
     Image.init()
     Image.new("RGB", (8, 8)).save(io.BytesIO(), "WEBP")

@@ -7,12 +7,14 @@ that cannot be read carries the reason.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
 from curate.core.errors import InputError, StorageError
+from curate.core.ledger import Skips, skip
 from curate.core.store.storage import Storage, open_storage
 
 Stamp = int | str | None
@@ -26,6 +28,18 @@ REASONS = {
     "name_not_utf8": "the path's bytes are not UTF-8",
 }
 """Reasons in FileInfo.reject, with their meaning."""
+SKIPPED = {
+    "hidden": "its name, or that of its folder, begins with a dot",
+    "system_file": "a thumbnail, an index or the bin of a NAS or of an operating system",
+    "other_extension": "its extension is not one that the source reads",
+}
+"""Why a listed file is not looked at, with the meaning."""
+_SYSTEM = re.compile(
+    r"(@eaDir|@Recycle|@Recently-Snapshot|#recycle|#snapshot|__MACOSX|\$RECYCLE\.BIN|System Volume Information)$|"
+    r"lost\+found$|(Thumbs|ehthumbs(_vista)?)\.db$|SYNO(FILE|PHOTO|VIDEO)_|(desktop|Picasa)\.ini$|Icon\r$",
+    re.IGNORECASE,
+)
+"""Names of files, or of whole folders, that Synology, QNAP, macOS, Windows and Picasa write beside photos."""
 
 _STAMPS = ("ETag", "etag", "md5Hash", "content_md5", "blob_id", "LastModified", "last_modified", "mtime", "created")
 _BLOCK_BYTES = 5 << 20
@@ -72,9 +86,14 @@ def open_file(root: Storage, path: str) -> IO[bytes]:
 
 
 def list_files(
-    root: Storage, place: str, *, follow_links: bool = False, remedy: str = "give the folder it is in"
+    root: Storage,
+    place: str,
+    *,
+    follow_links: bool = False,
+    remedy: str = "give the folder it is in",
+    skips: Skips | None = None,
 ) -> list[FileInfo]:
-    """All entries below the root that are not hidden, sorted by path.
+    """All entries below the root that are neither hidden nor a system's, which `skips` gets, sorted by path.
 
     follow_links: follow symbolic links that lead out of the root; otherwise they are rejects. A link to a folder inside
     the root is skipped, since its files are listed there. Raises NoFolderError if the root is not a folder, or
@@ -92,7 +111,14 @@ def list_files(
         raise NoFolderError(f"{place}: {root.root!r} does not exist; give an existing folder or URL") from None
     except read_errors(root) as error:
         raise cannot_read(place, root.root, error) from None
-    return sorted((file for file in found if file.path and not is_hidden(file.path)), key=lambda file: file.path)
+    listed, unused = list[FileInfo](), Skips() if skips is None else skips
+    for file in sorted((file for file in found if file.path), key=lambda file: file.path):
+        reason = set_aside(file.path)
+        if reason is None:
+            listed.append(file)
+        else:
+            skip(unused, reason, file.path)
+    return listed
 
 
 def file_info(root: Storage, path: str, info: dict[str, Any]) -> FileInfo:
@@ -108,8 +134,12 @@ def _stamp(info: dict[str, Any]) -> Stamp:
     return value if value is None else str(value).strip('"')
 
 
-def is_hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
+def set_aside(path: str) -> str | None:
+    """Why a file is not looked at, regardless of its extension; None if it is."""
+    parts = path.split("/")
+    if any(part.startswith(".") for part in parts):
+        return "hidden"
+    return "system_file" if any(map(_SYSTEM.match, parts)) else None
 
 
 def cannot_read(place: str, path: str, error: Exception) -> InputError:
@@ -152,8 +182,6 @@ def _walk(root: str, follow_links: bool) -> Iterator[FileInfo]:
             continue
         for item in listed:
             path = f"{folder}/{item.name}" if folder else item.name
-            if item.name.startswith("."):
-                continue
             if item.is_dir(follow_symlinks=False) or (follow_links and _is_new_folder(item, real_root, followed)):
                 todo.append(path)
             elif (one := _local(item, path, "/" if follow_links else real_root)) is not None:

@@ -109,6 +109,13 @@ def _sniffed(head: bytes, among: Iterable[str]) -> Medium | None:
     return next((medium for medium in map(of, among) if medium.sniff(head)), None)
 
 
+def extension_of(encoded: Encoded, among: Sequence[str]) -> str | None:
+    """Usual file name extension of what the first bytes say; None if they are of none of these media."""
+    head = as_reader(encoded).read_at(0, formats.SNIFF_BYTES)
+    found = next(filter(None, (of(name).sniff(head) for name in among)), None)
+    return found and (formats.EXTENSION_OF | containers.EXTENSION_OF).get(found, found)
+
+
 def opener(encoded: Encoded, among: Sequence[str]) -> Callable[..., Any]:
     """What opens a sample for a stage that sees these media. Raises Undecodable if it is of another medium, of which
     nothing but the first bytes is read: a film would not fit into memory as an image does."""

@@ -22,12 +22,13 @@ from curate.codec.listing import (
     cannot_read,
     extension,
     file_info,
-    is_hidden,
     list_files,
     open_root,
     read_errors,
+    set_aside,
 )
 from curate.core.errors import InputError
+from curate.core.ledger import Skips, joined_skips, skip
 from curate.core.store.storage import Storage, open_storage
 
 THREADS = 16
@@ -76,21 +77,30 @@ def root_of(paths: str | Iterable[str], suffix: Suffix, place: str) -> Storage:
 
 
 def find_files(
-    root: Storage, paths: str | Iterable[str], suffix: Suffix, place: str, *, follow_links: bool = False
+    root: Storage,
+    paths: str | Iterable[str],
+    suffix: Suffix,
+    place: str,
+    *,
+    follow_links: bool = False,
+    skips: Skips | None = None,
 ) -> list[FileInfo]:
     """Files of the given extension, relative to the root, each once, sorted by path; `list_files` says which of a
-    folder.
+    folder, whose other files `skips` gets.
 
     Raises InputError if a path names no file, and NoFilesError if a folder or glob has none of the extension.
     """
     given = [paths] if isinstance(paths, str) else list(paths)
     named = {path: _named(path, text) for text in given for path in expand(text, place)}
     find = partial(_find, root, suffix=suffix, place=place, follow_links=follow_links)
+    unused = [Skips() for _ in named]
     if len(named) > 1 and not root.local:
         with ThreadPoolExecutor(THREADS) as threads:
-            parts = list(threads.map(find, named.keys(), named.values()))
+            parts = list(threads.map(find, named.keys(), named.values(), unused))
     else:
-        parts = [find(path, name) for path, name in named.items()]
+        parts = list(map(find, named.keys(), named.values(), unused))
+    if skips is not None:
+        skips |= joined_skips(skips, *unused)
     found = {file.path: file for part in parts for file in part}
     return [found[path] for path in sorted(found)]
 
@@ -122,7 +132,9 @@ def _common(paths: list[str]) -> str:
     return "/".join(split[0][:shared]) or "/"
 
 
-def _find(root: Storage, path: str, name: str, *, suffix: Suffix, place: str, follow_links: bool) -> list[FileInfo]:
+def _find(
+    root: Storage, path: str, name: str, skips: Skips, *, suffix: Suffix, place: str, follow_links: bool
+) -> list[FileInfo]:
     inside = str(root.fs._strip_protocol(path))
     if root.local:
         inside = str(Path(inside).absolute())  # without `//` and `/./`, like the root
@@ -135,7 +147,7 @@ def _find(root: Storage, path: str, name: str, *, suffix: Suffix, place: str, fo
         return [_one(root, path, name, inside, place, suffix)]
     below = open_storage(str(root.fs.unstrip_protocol(inside)))
     try:
-        listed = list_files(below, place, follow_links=follow_links, remedy=_expected(suffix))
+        listed = list_files(below, place, follow_links=follow_links, remedy=_expected(suffix), skips=skips)
     except NoFolderError:
         if not extension(path):
             raise
@@ -145,6 +157,9 @@ def _find(root: Storage, path: str, name: str, *, suffix: Suffix, place: str, fo
     if not found:
         raise NoFilesError(f"{place}: {name} has no {_dotted(suffix)} file ({_contents(listed, suffix)}")
     prefix = below.root[len(root.root.rstrip("/")) + 1 :]
+    for file in listed:
+        if not file.folder and not has_suffix(file.path, suffix):
+            skip(skips, "other_extension", f"{prefix}/{file.path}" if prefix else file.path)
     return [replace(file, path=f"{prefix}/{file.path}" if prefix else file.path) for file in found]
 
 
@@ -167,7 +182,7 @@ def _glob(root: Storage, inside: str, path: str, place: str) -> list[FileInfo]:
         found = [file_info(root, match, info) for match, info in matches.items() if info["type"] == "file"]
     except read_errors(root) as error:
         raise cannot_read(place, path, error) from None
-    return [file for file in found if not is_hidden(file.path)]
+    return [file for file in found if set_aside(file.path) is None]
 
 
 def _contents(files: Sequence[FileInfo], suffix: Suffix) -> str:

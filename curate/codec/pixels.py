@@ -1,17 +1,18 @@
 """Converts any Pillow mode to upright 8-bit RGB over white: the single definition of an image's pixels.
 
-Values are scaled, never clipped, and colour profiles are ignored: 16 bits become 8, transparent pixels are composited
-over white, CMYK is converted without a profile. Formats wider than 16 bits have no fixed range, so it follows from the
+Values are scaled, never clipped: 16 bits become 8, transparent pixels are composited over white. Colour profiles are
+ignored, also of CMYK, except by `in_srgb`. Formats wider than 16 bits have no fixed range, so it follows from the
 data.
 """
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageCms
 
 _T = Image.Transpose
 _UPRIGHT = {
@@ -35,6 +36,35 @@ def upright(image: Image.Image, orientation: int) -> Image.Image:
     """Apply EXIF orientation 1..8 (EXIF 2.32, tag 0x0112); any other value returns the image unchanged."""
     operation = _UPRIGHT.get(orientation)
     return image if operation is None else image.transpose(operation)
+
+
+_SPACES = {"RGB": ("RGB", "RGBA"), "CMYK": ("CMYK",), "GRAY": ("L",)}
+
+
+def other_profile(profile: bytes | None) -> ImageCms.ImageCmsProfile | None:
+    """An embedded ICC profile; None if there is none, or it is sRGB, or cannot be read."""
+    try:
+        found = ImageCms.ImageCmsProfile(io.BytesIO(profile)) if profile else None
+        return None if found is None or ImageCms.getProfileDescription(found).startswith("sRGB") else found
+    except (OSError, ValueError, ImageCms.PyCMSError):
+        return None
+
+
+def in_srgb(image: Image.Image) -> Image.Image:
+    """A loaded image by its embedded colour profile, if there is one that fits its mode and is not sRGB."""
+    profile = other_profile(image.info.get("icc_profile"))
+    if profile is None:
+        return image
+    if image.mode == "P":
+        image = image.convert("RGBA" if has_alpha(image) else "RGB")
+    if image.mode not in _SPACES.get(profile.profile.xcolor_space.strip(), ()):
+        return image
+    target = ImageCms.createProfile("sRGB")
+    try:
+        found = ImageCms.profileToProfile(image, profile, target, outputMode="RGBA" if image.mode == "RGBA" else "RGB")
+    except ImageCms.PyCMSError:
+        return image
+    return image if found is None else found
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -47,7 +47,8 @@ def preflight(
 
 def cautions(name: str, pipeline: Pipeline, planned: Inputs) -> list[str]:
     """What is probably a mistake in a stage that can run, a line each."""
-    folders = [folder for portion in planned.get(name, ((), 1.0))[0] for folder in portion.unread]
+    portions = planned.get(name, ((), 1.0))[0]
+    folders = [folder for portion in portions for folder in portion.unread]
     named = ", ".join(folders[:3]) + (f" and {len(folders) - 3:,} more" if len(folders) > 3 else "")
     unread = f"cannot read folder {named}: none of its files is imported; check permissions, and links out of `path`"
     return [*pipeline.cautions(name), *([unread] if folders else [])]

@@ -94,6 +94,9 @@ class Result:
                 "copied": counts.copied,
                 "repeated": counts.repeated,
             } | ({} if entry.children is None else {"children": entry.children})
+            if entry.skipped is not None:
+                skipped = {kind: one.count for kind, one in entry.skipped.items()}
+                found[name] |= {"found": entry.found, "skipped": skipped}
             if name in self.spend.stages:
                 found[name]["spend"] = {of: spend.to_json() for of, spend in self.spend.stages[name].items()}
         return found

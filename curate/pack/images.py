@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from curate.codec.images import decode, probe
+from curate.codec.images import decode, has_profile, probe
 from curate.core.errors import Undecodable
 from curate.core.reader import Reader
 
@@ -19,6 +19,7 @@ _USUAL_EXTENSIONS = {
     "jpeg": ("jpg", "jpeg", "jpe", "jfif"),
     "tiff": ("tif", "tiff"),
     "jpeg2000": ("jp2", "j2k", "jpx", "j2c"),
+    "heif": ("heic", "heif", "hif"),
 }
 
 
@@ -57,15 +58,15 @@ def fitted_size(width: int, height: int, max_side: int) -> tuple[int, int]:
 def resize(data: bytes, max_side: int, format: Format, quality: int) -> tuple[bytes, int, int]:
     """(bytes, width, height) of the resized image. Raises Undecodable.
 
-    An image that already fits keeps its bytes if they are plain: in this format, upright, 8-bit grey or RGB, one frame.
-    Others are converted to RGB and resized with a Lanczos filter.
+    An image that already fits keeps its bytes if they are plain: of this format, upright, 8-bit grey or sRGB, a frame.
+    Others are converted to sRGB by their embedded profile, if any, and resized with a Lanczos filter.
     """
     found = probe(data)
     size = fitted_size(found.width, found.height, max_side)
     plain = found.mode in ("RGB", "L") and found.frames == 1 and found.orientation == 1 and not found.alpha
-    if plain and found.format == format and size == (found.width, found.height):
+    if plain and found.format == format and size == (found.width, found.height) and not has_profile(data):
         return data, *size
-    image = decode(data)
+    image = decode(data, srgb=True)
     if image.size != size:
         image = image.resize(size, Image.Resampling.LANCZOS)
     return encode(image, format, quality), *size

@@ -127,6 +127,9 @@ class PackWebDataset(Pack):
                 "name"
             )
 
+    def identity(self) -> dict[str, Any]:
+        return {"color": "srgb"} if self.image == "resized" else {}
+
     def groups(self) -> tuple[str, ...]:
         return groups(self.group_by)
 

@@ -80,7 +80,7 @@ def test_a_header_without_pixels_is_rejected(name: str) -> None:
         (bytes(4096), "not_an_image"),
         (b'<?xml version="1.0"?>\n<!-- x -->\n<svg xmlns="http://www.w3.org/2000/svg"/>', "unsupported"),
         (b"%PDF-1.7", "unsupported"),
-        (b"\x00\x00\x00\x18ftypheic\0\0\0\0mif1heic", "unsupported"),
+        (b"\x00\x00\x00\x18ftypheic\0\0\0\0mif1heic", "corrupt"),
         (b"P6 1 1 255 abc", "unsupported"),
         (b"\xff\xd8\xff" + b"rubbish" * 100 + b"\xff\xd9", "corrupt"),
     ],

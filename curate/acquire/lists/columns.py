@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from curate.acquire.fields import CAPTION_FIELDS, plain, split_caption
+from curate.acquire.values import python_rows, python_values
 from curate.core.errors import InputError, did_you_mean
 
 NAMES = {
@@ -25,6 +26,8 @@ NAMES = {
 """Usual names of each column, in order of preference; upper and lower case are the same."""
 DIGITS = {"sha256": 64, "md5": 32}
 """Hexadecimal digits of a digest."""
+NOT_UTF8 = "\ufffd"
+"""In place of a text within a list or struct that is not UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ def find_layout(
     found = {role: given[role] if role in given else _usual(role, names) for role in NAMES}
     if found["url"] is None:
         remedy = "or add the line of names" if len(names) > 1 else "add the line of names, or set `delimiter`"
+        if any(name.startswith('"') for name in names):
+            remedy = "or set `quotes: true`"
         raise InputError(f"{place}: no column is called url; found {shown}; set columns: {{url: NAME}}, {remedy}")
     used = {name for name in found.values() if name is not None}
     others = [name for name in names if name not in used] if keep is None else keep
@@ -79,7 +84,7 @@ def strings(column: pa.Array) -> tuple[pa.StringArray, pa.BooleanArray | None]:
         column = column.dictionary_decode() if pt.is_dictionary(column.type) else column
         column = pc.cast(column, options=pc.CastOptions(pa.string(), allow_invalid_utf8=True))
     else:
-        column = pa.array([None if value is None else str(plain(value)) for value in column.to_pylist()], pa.string())
+        column = pa.array([None if value is None else str(plain(value)) for value in _values(column)], pa.string())
     try:
         column.validate(full=True)
         return column, None
@@ -88,6 +93,10 @@ def strings(column: pa.Array) -> tuple[pa.StringArray, pa.BooleanArray | None]:
     texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
     bad = [value is not None and not _is_utf8(value) for value in values]
     return pa.array(texts, pa.string()), pa.array(bad)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    return python_values(column, NOT_UTF8)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -114,7 +123,7 @@ def _is_utf8(data: bytes) -> bool:
 def caption_of(column: pa.Array) -> tuple[pa.StringArray, pa.BooleanArray | None]:
     """Stripped captions, null if empty, and which were not UTF-8. The first text of a list."""
     if not is_text(column.type):
-        values = [split_caption({"caption": plain(value)}, "caption")[0] for value in column.to_pylist()]
+        values = [split_caption({"caption": plain(value)}, "caption")[0] for value in _values(column)]
         column = pa.array(values, pa.string())
     text, bad = strings(column)
     text = pc.utf8_trim_whitespace(text)
@@ -141,7 +150,7 @@ def meta_of(batch: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
         frame = pl.DataFrame(columns)
         encoded = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series().rechunk()
         return encoded.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
-    return pa.array([dump(row) for row in batch.select(list(columns)).to_pylist()], pa.string())
+    return pa.array([dump(row) for row in python_rows(batch.select(list(columns)), unreadable=NOT_UTF8)], pa.string())
 
 
 def dump(fields: Mapping[str, Any]) -> str:
@@ -165,7 +174,7 @@ def _json_ready(column: pa.Array) -> pl.Series | None:
     if pt.is_floating(kind):
         return pl.Series(pl.from_arrow(column.cast(pa.float64())))
     if pt.is_temporal(kind) or pt.is_decimal(kind):
-        return pl.Series([plain(value) for value in column.to_pylist()], strict=False)
+        return pl.Series([plain(value) for value in _values(column)], strict=False)
     return None
 
 

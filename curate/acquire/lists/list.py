@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -13,8 +13,9 @@ from curate.acquire.lists.read import FORMATS, ListFile
 from curate.acquire.lists.rows import broken, finished
 from curate.codec.listing import FileInfo, file_info
 from curate.codec.patterns import find_files, has_suffix, root_of
-from curate.core.contracts import Collect, Location, Portion, Runtime, Table
+from curate.core.contracts import Added, Collect, Location, Portion, Runtime, Table
 from curate.core.errors import InputError
+from curate.core.ledger import Skips
 from curate.core.store.storage import Storage
 
 PART_BYTES = 256 << 20
@@ -32,6 +33,7 @@ class AcquireList(Collect):
     """
 
     op: ClassVar[str] = "acquire.list"
+    version: ClassVar[int] = 2
     kind: ClassVar[str] = "list"
 
     path: Annotated[str | tuple[str, ...], Runtime(), Location()] = Field(
@@ -45,6 +47,11 @@ class AcquireList(Collect):
     keep: tuple[str, ...] | None = Field(None, description="other columns that go into `meta`; null: all others")
     delimiter: str | None = Field(
         None, min_length=1, max_length=1, description="between the values of CSV; default: a tab in .tsv, else a comma"
+    )
+    quotes: Annotated[bool | None, Added()] = Field(
+        None,
+        description="whether a quote at the beginning of a value of CSV encloses it, so that it may have the delimiter "
+        "and line breaks; default: not in .tsv, where a quote is text",
     )
     portion_rows: int = Field(10_000, ge=1, description="about the most rows of a portion, which becomes a shard")
 
@@ -60,7 +67,8 @@ class AcquireList(Collect):
 
     def plan(self) -> list[Portion]:
         root = self._root()
-        files = find_files(root, self.path, self._suffixes, self._place)
+        skips: Skips = {}
+        files = find_files(root, self.path, self._suffixes, self._place, skips=skips)
         for file in files:
             if file.reject:
                 raise InputError(f"{root.url_of(file.path)}: {file.reject}; make it readable or remove it")
@@ -76,7 +84,8 @@ class AcquireList(Collect):
         if layout is None:
             raise InputError(f"{self._place}: {self.path!r} has no rows; give lists with rows")
         shared = FORMATS[next(iter(formats.values()))].shared
-        return [part for file in files if file.size for part in _parts(file, layout, shared)]
+        first, *others = [part for file in files if file.size for part in _parts(file, layout, shared)]
+        return [replace(first, skipped=skips), *others]
 
     @property
     def _place(self) -> str:
@@ -94,7 +103,7 @@ class AcquireList(Collect):
         return next(name for name, one in FORMATS.items() if has_suffix(path, one.suffixes))
 
     def _open(self, root: Storage, path: str) -> ListFile:
-        return FORMATS[self._format_of(path)](root, path, self.delimiter)
+        return FORMATS[self._format_of(path)](root, path, self.delimiter, self.quotes)
 
     # --- reading ---
 

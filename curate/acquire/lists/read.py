@@ -6,11 +6,14 @@ A line that cannot be read is a reject. A file that cannot be read is an error, 
 from __future__ import annotations
 
 import csv
+import io
 import json
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import IO, Any, ClassVar
+from typing import IO, Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -19,9 +22,10 @@ import pyarrow.parquet as pq
 from curate.acquire.fields import plain, split_caption
 from curate.acquire.lists.columns import DIGITS, Layout, dump, find_layout, is_bytes, is_text, meta_of
 from curate.acquire.lists.rows import BrokenLine, Rows
+from curate.acquire.records import UNCLOSED_QUOTE, Records, records
 from curate.codec.listing import open_file
 from curate.codec.patterns import has_suffix
-from curate.core.errors import InputError
+from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
 BATCH_ROWS, BATCH_BYTES = 1 << 16, 32 << 20
@@ -38,6 +42,7 @@ DEEP = 100
 HEAD_BYTES = 1 << 20
 """Read at a time to find the names of the columns."""
 SHOWN_BYTES = 1000
+MOST_PLACES = 1 << 22
 _MARK = b"\xef\xbb\xbf"
 
 
@@ -53,6 +58,8 @@ class ListFile:
     root: Storage
     path: str
     delimiter: str | None = None
+    quotes: bool | None = None
+    """Whether double quotes enclose fields; None: as usual for the format."""
     broken: list[BrokenLine] = field(default_factory=list)
     """Lines that could not be read since the last rows."""
 
@@ -159,48 +166,87 @@ class CsvList(ListFile):
 
     @property
     def _separator(self) -> str:
-        return self.delimiter or ("\t" if has_suffix(self.path, ("tsv", "tsv.gz", "tsv.zst")) else ",")
+        return self.delimiter or ("\t" if self._is_tsv else ",")
+
+    @property
+    def _quoted(self) -> bool:
+        return not self._is_tsv if self.quotes is None else self.quotes
+
+    @property
+    def _is_tsv(self) -> bool:
+        return has_suffix(self.path, ("tsv", "tsv.gz", "tsv.zst"))
+
+    def _records(self, stream: Any) -> Iterator[Records]:
+        blocks = iter(lambda: bytes(stream.read(CSV_BLOCK_BYTES)), b"")
+        return records(blocks, self._separator, quotes=self._quoted)
 
     def _names(self) -> list[str] | None:
         lines, more = self._head()
-        records = csv.reader((line.decode("utf-8", "replace") for line in lines), delimiter=self._separator)
+        texts = (line.decode("utf-8", "replace") for line in lines)
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._quoted else csv.QUOTE_NONE
+        table = csv.reader(texts, delimiter=self._separator, quoting=quoting)
         try:
-            names = next(records, None)
-            return names if more or any(line.strip() for line in lines[records.line_num :]) else None
+            names = next(table, None)
+            return names if more or any(line.strip() for line in lines[table.line_num :]) else None
         except csv.Error as error:
             raise InputError(f"{self.place}: line 1: {error}; expected the names of the columns") from None
 
     def _rows(self, layout: Layout, share: tuple[int, int]) -> Iterator[Rows]:
-        unclosed: list[arrow_csv.InvalidRow] = []
-
         def invalid(row: arrow_csv.InvalidRow) -> str:
-            if "\n" in row.text.rstrip():
-                unclosed.append(row)
-                return "error"
             why = f"{row.actual_columns} columns, expected {row.expected_columns}"
-            self.broken.append(BrokenLine(f"{self.path}, row {row.number}", row.text, why))
+            self.broken.append(BrokenLine(f"{self.path}, {good.place(row.number)}", row.text, why))
             return "skip"
 
         read = arrow_csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES)
-        parse = arrow_csv.ParseOptions(delimiter=self._separator, newlines_in_values=True, invalid_row_handler=invalid)
+        quotes = {"quote_char": '"', "newlines_in_values": True} if self._quoted else {"quote_char": False}
+        parse = arrow_csv.ParseOptions(delimiter=self._separator, invalid_row_handler=invalid, **quotes)
         names = layout.names()
         convert = arrow_csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.string()), include_columns=names, check_utf8=False
         )
         with self._stream() as stream:
-            try:
-                for batch in arrow_csv.open_csv(stream, read, parse, convert):
+            good = _Good(self._records(stream), self.path, self.broken)
+            with pa.PythonFile(good, "r") as source:
+                for batch in arrow_csv.open_csv(source, read, parse, convert):
                     for start in range(0, batch.num_rows, BATCH_ROWS):
                         yield _of_batch(batch.slice(start, BATCH_ROWS), layout)
-            except pa.ArrowInvalid:
-                if not unclosed:
-                    raise
-                raise InputError(
-                    f"{self.place}: row {unclosed[0].number} spans several lines and has {unclosed[0].actual_columns}"
-                    f" columns, expected {unclosed[0].expected_columns}; close its quotes"
-                ) from None
         if self.broken:
             yield _of_objects([], layout)
+
+
+class _Good(io.RawIOBase):
+    """A list without the lines whose quotes are not closed, which `broken` gets."""
+
+    def __init__(self, found: Iterator[Records], path: str, broken: list[BrokenLine]) -> None:
+        self._records, self._path, self._broken = found, path, broken
+        self._held = memoryview(b"")
+        self._lines, self._counts = array("q", [1]), array("q", [0])
+        """Line numbers, and how many records are before each."""
+        self._count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._held and (found := next(self._records, None)) is not None:
+            if found.unclosed is not None:
+                text = found.unclosed.decode("utf-8", "replace").rstrip()
+                self._broken.append(BrokenLine(f"{self._path}, line {found.line}", text, UNCLOSED_QUOTE))
+            elif found.line - self._lines[-1] != self._count - self._counts[-1]:
+                self._lines.append(found.line)
+                self._counts.append(self._count)
+                if len(self._lines) > MOST_PLACES:  # Arrow is at most some blocks behind
+                    del self._lines[: MOST_PLACES // 2], self._counts[: MOST_PLACES // 2]
+            self._count += found.count
+            self._held = memoryview(found.data)
+        size = min(len(self._held), len(buffer))
+        buffer[:size], self._held = self._held[:size], self._held[size:]
+        return size
+
+    def place(self, number: int) -> str:
+        """Where the record with this number is, counted from 1."""
+        before = bisect_right(self._counts, number - 1) - 1
+        return f"line {self._lines[before] + number - 1 - self._counts[before]}"
 
 
 class JsonList(ListFile):
@@ -274,7 +320,7 @@ def _parsed(line: bytes) -> Any:
         if line.count(b"[") + line.count(b"{") > DEEP:
             plain(value)
         return value
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, Reject):
         return None
 
 

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from curate.acquire import fields
+from curate.acquire import fields, records
 from curate.acquire.lists import urls
 from curate.acquire.lists.columns import DIGITS, added, caption_of, digest_of, dump, strings
 from curate.acquire.lists.hashes import hashed, joined
+from curate.acquire.records import UNCLOSED_QUOTE
 from curate.core.contracts.collect import GROUP, ROW
 
 SHOWN_CHARACTERS = 200
@@ -23,6 +24,7 @@ REASONS = {
     **urls.REASONS,
     "caption_not_utf8": fields.REASONS["caption_not_utf8"],
     "bad_line": "the line cannot be read; its place stands for the URL, and meta has its text",
+    **records.REASONS,
 }
 """Every reason that a list gives, with its meaning."""
 
@@ -44,6 +46,7 @@ class BrokenLine:
     """File and line."""
     text: str
     why: str
+    """The reason UNCLOSED_QUOTE, or what else is wrong."""
 
 
 def finished(rows: Rows) -> pa.Table:
@@ -78,7 +81,8 @@ def broken(lines: Sequence[BrokenLine]) -> pa.Table:
     places = pa.array([line.place for line in lines], pa.string())
     texts = [dump({"line": line.text[:SHOWN_CHARACTERS], "error": line.why}) for line in lines]
     absent = pa.nulls(len(lines), pa.string())
-    reject = pa.array(["bad_line"] * len(lines), pa.string())
+    reasons = [line.why if line.why == UNCLOSED_QUOTE else "bad_line" for line in lines]
+    reject = pa.array(reasons, pa.string())
     return _table(
         places, absent, dict.fromkeys(DIGITS, absent), pa.array(texts, pa.string()), reject, hashed(places, 2)
     )

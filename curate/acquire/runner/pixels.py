@@ -43,7 +43,7 @@ class Video(BytesIO):
 def header(data: bytes, max_pixels: int) -> Probe:
     """Raises Failure: not_image, too_many_pixels."""
     try:
-        found = probe(data)
+        found = probe(data, here=True)  # this process is a limited one
     except Undecodable as error:
         raise Failure("not_image", str(error)) from None
     except MemoryError:

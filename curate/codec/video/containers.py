@@ -53,6 +53,7 @@ REASONS = {
     "no_video_stream": "the file has no video stream",
     "truncated": "the file ends before the video is complete",
     "corrupt": "the decoder failed on the contents, or too many frames are damaged or missing",
+    "library_error": "an error of the library that reads videos, which says nothing about the file",
     "too_many_pixels": "more pixels in a frame, or on a side of it, than allowed",
     "too_many_frames": "more frames than allowed",
     "too_slow": "decoding takes more processor time than allowed for its frames",

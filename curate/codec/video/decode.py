@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from av.video.frame import VideoFrame
 
@@ -18,9 +19,14 @@ from curate.codec.video.planes import Planes, of_frame
 from curate.codec.video.source import DAMAGE, Source
 from curate.core.errors import Undecodable
 
-MOST_UNTIMED = 8
+FEW_UNTIMED, MOST_UNTIMED = 2, 8
 NOT_CODED_BYTES = 8
 """A VOP of MPEG-4 that is coded has more, in videos of 64 x 64 pixels at least."""
+FRAME_UNITS = (3, 6)
+"""Types of AV1's units that have a frame's header."""
+MOST_LEADING = 32
+"""A recording that was cut open begins with frames that depend on what was before: the decoder leaves them out without
+an error. If it leaves out more, they are missing."""
 I_FRAME = 1
 """AVPictureType."""
 
@@ -68,7 +74,7 @@ class Tally:
         every = max(1, self.frames + self.missing + self.untimed)
         if self.frames == 0:
             return Undecodable("truncated" if self.truncated else "corrupt", "no frame can be decoded")
-        if self.untimed > most * every:
+        if self.untimed > max(most * every, min(FEW_UNTIMED, every // 8)):
             return self._no_times()
         if self.truncated:
             return Undecodable("truncated", f"ends after {self.frames:,} frames")
@@ -89,39 +95,99 @@ class Tally:
 
 def pictures(source: Source, tally: Tally | None = None) -> Iterator[Picture]:
     """Each frame that is shown, in order. A packet that cannot be decoded is counted and skipped."""
-    tally = Tally() if tally is None else tally
+    tally, clock = Tally() if tally is None else tally, _Clock(source)
     tally.truncated = source.cut
     last, duration, size, first = None, 0, None, 0
-    for _, frames in source.decoded(_counted(source, tally)):
+    early: set[int] = set()
+    for packet, frames in source.decoded(_counted(source, tally, early)):
+        if frames is None and packet is not None:
+            early.discard(packet.pts)
         for frame in frames or ():
             tally.missing -= 1
-            if frame.pts is None or (last is not None and frame.pts <= last):
+            time = clock.time(frame)
+            if time is None or (last is not None and time <= last):
                 tally.untimed += 1
                 continue
-            first = frame.pts if last is None else first
-            last, duration = frame.pts, frame.duration
+            first = time if last is None else first
+            last, duration = time, frame.duration
             tally.frames += 1
             tally.corrupt += frame.is_corrupt
             tally.i_frames += frame.pict_type == I_FRAME
             tally.sizes += size is not None and size != (frame.width, frame.height)
             size = frame.width, frame.height
-            yield Picture.of(source.ms(frame.pts), frame)
-    tally.missing = max(0, tally.missing)
+            yield Picture.of(source.ms(time), frame)
+    leading = sum(time < first for time in early)
+    tally.missing = max(0, tally.missing - (leading if leading <= MOST_LEADING else 0))
     if last is not None:
         average = (last - first) // (tally.frames - 1) if tally.frames > 1 else 0
         tally.end_ms = source.end_ms(last, duration or average)
 
 
-def _counted(source: Source, tally: Tally) -> Iterator[object]:
-    """All packets; those that hold a frame count as missing until it comes."""
+class _Clock:
+    """The times of frames as FFmpeg guesses them (libavcodec/decode.c, guess_correct_pts; fftools/ffmpeg_dec.c): some
+    containers have only the times of decoding, or not that of each frame."""
+
+    def __init__(self, source: Source) -> None:
+        rate, base = source.stream.average_rate, source.stream.time_base
+        self._usual = round(1 / rate / base) if rate else 0
+        self._pts: int | None = None
+        self._dts: int | None = None
+        self._last: int | None = None
+        self._faults = [0, 0]
+
+    def time(self, frame: VideoFrame) -> int | None:
+        pts, dts = frame.pts, frame.dts
+        if dts is not None:
+            self._faults[1] += self._dts is not None and dts <= self._dts
+            self._dts = dts
+        elif pts is not None:
+            self._dts = pts
+        if pts is not None:
+            self._faults[0] += self._pts is not None and pts <= self._pts
+            self._pts = pts
+        elif dts is not None:
+            self._pts = dts
+        found = pts if pts is not None and (dts is None or self._faults[0] <= self._faults[1]) else dts
+        late = found is None or (dts is None and self._faults[0] and self._last is not None and found <= self._last)
+        if late and self._last is not None and self._usual:
+            found = self._last + (frame.duration or self._usual)
+        self._last = found
+        return found
+
+
+def _shows_none(packet: Any) -> bool:
+    """Whether no frame of an AV1 packet is shown; others refer to it (AV1 specification, 5.3 and 5.9.2)."""
+    data, place, found = memoryview(packet), 0, False
+    while place < len(data):
+        header, place = data[place], place + 1 + (data[place] >> 2 & 1)
+        size, shift = len(data) - place, 0
+        if header & 2:
+            size = 0
+            while place < len(data) and shift < 35:
+                size, shift, place = size | (data[place] & 127) << shift, shift + 7, place + 1
+                if data[place - 1] < 128:
+                    break
+        if header >> 3 & 15 in FRAME_UNITS and place < len(data):
+            if data[place] & 0x90:  # show_existing_frame, show_frame
+                return False
+            found = True
+        place += size
+    return found
+
+
+def _counted(source: Source, tally: Tally, early: set[int]) -> Iterator[object]:
+    """All packets; those that hold a frame count as missing until it comes. `early` gets the times of the first."""
     before, packets = None, 0
     try:
         for packet in source.packets():
             hidden = source.codec == "vp8" and not memoryview(packet)[0] & 0x10
+            hidden |= source.codec == "av1" and _shows_none(packet)
             second_field = packet.pts is not None and packet.pts == before
             hidden |= source.codec == "mpeg4" and packet.size <= NOT_CODED_BYTES  # the frame before stays
             if not (packet.is_discard or hidden or second_field):
                 tally.missing += 1
+                if packet.pts is not None and len(early) <= 2 * MOST_LEADING:
+                    early.add(packet.pts)
             before, packets = packet.pts, packets + 1
             yield packet
         if source.format == "mp4" and packets < len(source.stream.index_entries):

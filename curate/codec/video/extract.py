@@ -10,6 +10,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import av
@@ -38,27 +39,33 @@ def extract(reader: Input, span: Mapping[str, Any], budget: Budget | None = None
         if source.edited:
             raise Undecodable("not_copyable", "an mp4 whose edit list has several parts, or with times that go back")
         audio = next((one for one in source.container.streams.audio if _name(one) in AUDIO), None)
-        frames, sounds, end = list[Any](), list[Any](), 0
+        frames, sounds, end, after = list[Any](), list[Any](), 0, None
         if source.format in INDEXED:
             source.container.seek(source.ticks(start), stream=source.stream)
-            frames, sounds, end = _packets(source, audio, start, stop)
+            frames, sounds, end, after = _packets(source, audio, start, stop)
             if not frames:  # it may lead too far; an edit list hides frames before the start
                 entries = source.stream.index_entries
                 first = min(source.start, entries[0].timestamp) if entries else source.start
                 source.container.seek(first, stream=source.stream)
         if not frames:
-            frames, sounds, end = _packets(source, audio, start, stop, whole=True)
+            frames, sounds, end, after = _packets(source, audio, start, stop, whole=True)
         if not frames:
             raise Undecodable("bad_span", f"{start} to {stop} ms: no frame, or no key frame before it")
         if end <= start:
             raise Undecodable("bad_span", f"{start} to {stop} ms: the video ends at {end} ms")
         _check_begin(source, frames)
-        return _mp4(source, frames, audio, sounds, start, min(stop, end))
+        return _mp4(source, frames, audio, sounds, start, min(stop, end), after)
 
 
 def _check_begin(source: Source, frames: list[Any]) -> None:
     """The key frame can be decoded without what is before it, and all frames have different times."""
-    source.stream.codec_context.flush_buffers()
+    context = source.stream.codec_context
+    context.flush_buffers()
+    if context.has_b_frames and all(one.pts < after.pts for one, after in pairwise(frames)):
+        times: list[Any] = [frame.pts for _, some in source.decoded(frames) for frame in some or ()]
+        if None in times or times != sorted(times):
+            raise Undecodable("not_copyable", f"the times of this {source.format} are those of decoding")
+        context.flush_buffers()
     first = next((frame for _, some in source.decoded(frames) for frame in some or ()), None)
     shown = min((packet.pts for packet in frames if not packet.is_discard), default=None)  # not hidden by an edit list
     if first is None or first.pts != shown or first.is_corrupt:
@@ -73,14 +80,16 @@ def _name(stream: Any) -> str:
 
 def _packets(
     source: Source, audio: Any, start: int, stop: int, whole: bool = False
-) -> tuple[list[Any], list[Any], int]:
-    """Packets of the video, from the last key frame that is not after `start`, and of the audio, and when the video
-    ends, if not after `stop`. whole: reading begins with the file, whose first key frame is shown before its time
-    too."""
+) -> tuple[list[Any], list[Any], int, int | None]:
+    """Packets of the video, from the last key frame that is not after `start`, and of the audio, when the video ends,
+    if not after `stop`, and the time in the stream of the first frame that is not shown before `stop`. whole: reading
+    begins with the file, whose first key frame is shown before its time too."""
     frames, sounds, ended = list[Any](), list[Any](), False
     for packet in source.packets(*(one for one in (source.stream, audio) if one)):
         time = packet.dts if packet.pts is None else packet.pts
         if time is None:
+            if packet.stream.index == source.stream.index and frames:
+                raise Undecodable("no_timestamps", "a packet before the end of the span has no time")
             continue
         if packet.stream.index != source.stream.index:
             begins = _audio_ms(source, packet, time)
@@ -103,9 +112,10 @@ def _packets(
     last = max((packet for packet in frames if not packet.is_discard), key=_pts, default=None)
     average = round(1 / (source.stream.average_rate or 25) / source.stream.time_base)
     end = source.end_ms(last.pts, last.duration or average) if last else 0
+    after = min((packet.pts for packet in frames if source.ms(packet.pts) >= stop), default=None)
     while frames and source.ms(frames[-1].pts) >= stop:
         frames.pop()
-    return frames, sounds, end
+    return frames, sounds, end, after
 
 
 def _audio_ms(source: Source, packet: Any, time: int) -> float:
@@ -113,7 +123,9 @@ def _audio_ms(source: Source, packet: Any, time: int) -> float:
     return float((time * packet.time_base - begin) * 1000)
 
 
-def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start: int, stop: int) -> bytes:
+def _mp4(
+    source: Source, frames: list[Any], audio: Any, sounds: list[Any], start: int, stop: int, after: int | None
+) -> bytes:
     first = max((packet for packet in frames if source.ms(packet.pts) <= start), key=_pts, default=frames[0])
     shown = sum(first.pts <= packet.pts and source.ms(packet.pts) < stop for packet in frames)
     _fill_dts(frames)
@@ -125,9 +137,12 @@ def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start
         packet.pts, packet.dts = (round((time * base - zero) * scale) for time in (packet.pts, packet.dts))
         packet.time_base, packet.duration = Fraction(1, scale), round((packet.duration or 0) * base * scale)
     first.pts, first.dts = 0, min(first.dts, 0)  # it is shown before its time, if it is the video's first
+    length, parts = stop - start, 1000
+    if after is not None and (after - source.start) * base * 1000 < stop:  # in the last millisecond
+        length, parts = round((after * base - zero) * scale), scale
     frames[-1].duration = round(Fraction(stop - start, 1000) * scale) - frames[-1].dts
     sink = io.BytesIO()
-    options = {"fflags": "+bitexact", "video_track_timescale": str(scale)}
+    options = {"fflags": "+bitexact", "video_track_timescale": str(scale), "movie_timescale": str(parts)}
     with av.open(sink, "w", format="mp4", options=options) as output:
         streams = [(source.stream, frames), *([(audio, sounds)] if sounds else [])]
         packets = list[tuple[Any, Any]]()
@@ -141,7 +156,7 @@ def _mp4(source: Source, frames: list[Any], audio: Any, sounds: list[Any], start
         for packet, copy in sorted(packets, key=_order):
             packet.stream = copy
             output.mux(packet)
-    mp4 = _ended(sink.getvalue(), stop - start)
+    mp4 = _ended(sink.getvalue(), length)
     with opened(Reader(mp4), source.budget) as copied:
         if shown != sum(not packet.is_discard for packet in copied.packets()):
             raise Undecodable("not_copyable", f"the edit list of an mp4 does not show the span of this {source.format}")
@@ -166,10 +181,11 @@ def _fill_dts(frames: Iterable[Any]) -> None:
         later = packet.dts
 
 
-def _ended(mp4: bytes, duration_ms: int) -> bytes:
-    """Have the edit list of the video, which is the first, end with the span: the frames beyond only help to decode."""
+def _ended(mp4: bytes, duration: int) -> bytes:
+    """Have the edit list of the video, which is the first, end with the span: the frames beyond only help to decode.
+    Its duration is in parts of a second that the whole mp4 has."""
     at = mp4.find(b"elst", mp4.rfind(b"moov"))
     if at < 0 or mp4[at + 4] != 0 or mp4[at + 8 : at + 12] != b"\0\0\0\1":
         return mp4
     now = int.from_bytes(mp4[at + 12 : at + 16])
-    return mp4[: at + 12] + min(now, duration_ms).to_bytes(4) + mp4[at + 16 :]
+    return mp4[: at + 12] + min(now, duration).to_bytes(4) + mp4[at + 16 :]

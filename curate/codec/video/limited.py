@@ -22,7 +22,8 @@ from pydantic import TypeAdapter
 
 from curate.codec.formats import webp_size
 from curate.codec.frames import Frame
-from curate.codec.limited import NO_SENSE, OF_CHILD, answered, rejected
+from curate.codec.images import OF_CHILD
+from curate.codec.limited import NO_SENSE, answered, rejected
 from curate.codec.video.containers import CONTAINERS, MAX_PIXELS, Probe
 from curate.codec.video.containers import REASONS as OF_VIDEOS
 from curate.core.child import Limits, Warm

@@ -50,7 +50,10 @@ def vectors(frame: av.VideoFrame) -> Vectors:
     """Vectors of a frame after `export_vectors`; none of a key frame, and if the codec gives none."""
     # frame.side_data would keep its frame, with FFmpeg's buffers, until garbage is collected: what decoders show of
     # damaged frames would depend on that.
-    data: Any = SideDataContainer(frame).get("MOTION_VECTORS")  # type: ignore[call-arg]  # the stub lacks it
+    try:
+        data: Any = SideDataContainer(frame).get("MOTION_VECTORS")  # type: ignore[call-arg]  # the stub lacks it
+    except ValueError:  # beside other data of a kind that PyAV does not know, such as that of spatial videos
+        return _NONE
     return _NONE if data is None else data.to_ndarray().copy()
 
 

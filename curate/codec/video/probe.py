@@ -12,6 +12,8 @@ from curate.core.errors import Undecodable
 FIRST_PACKETS = 300
 """If none of these packets gives a frame, the video cannot be decoded."""
 MAX_FPS = 1000
+LAST = 1 << 60
+"""A time after all others."""
 
 
 def probe(reader: Input, budget: Budget | None = None) -> Probe:
@@ -36,10 +38,19 @@ def probe(reader: Input, budget: Budget | None = None) -> Probe:
 
 
 def _duration_ms(source: Source) -> int | None:
-    if source.stream.duration:
+    """From the first frame to the end of the last. Some muxers of Matroska count from 0, others from the first frame:
+    then the last one is after the end."""
+    if source.format == "mp4" and not source.stream.frames:  # in fragments, whose header has no duration
+        source.container.seek(LAST, stream=source.stream)
+        ends = (one.pts + (one.duration or 0) for one in source.packets() if one.pts is not None)
+        found = source.ms(max(ends, default=source.start))
+    elif source.stream.duration:
         found = source.ms(source.start + source.stream.duration)
     else:
-        found = (source.container.duration or 0) // 1000
+        found, entries = (source.container.duration or 0) // 1000, source.stream.index_entries
+        begin = (source.container.start_time or 0) // 1000
+        last = begin + source.ms(entries[-1].timestamp) if entries else 0
+        found -= begin if begin > 0 and last <= found else 0
     return found if 0 < found < 1 << 53 else None
 
 

@@ -34,8 +34,8 @@ about five times what slow codecs need."""
 BURST_FRAMES, FRAMES_PER_SECOND = 2_000, 240
 """Frames that a file may have, and more of them for each second in which they are shown. A film of hours may have many;
 those that a hostile file has in a moment are rejected before they take long."""
-DAMAGE = (av.FFmpegError, ValueError, EOFError, OSError, IndexError)
-"""What PyAV raises at a packet that cannot be read or decoded."""
+DAMAGE = (av.FFmpegError, EOFError, OSError)
+"""What PyAV raises at a packet that cannot be read or decoded; other errors are its own."""
 
 
 class Input(Protocol):
@@ -191,9 +191,10 @@ def opened(reader: Input, budget: Budget | None = None, strict: bool = False) ->
 
 
 def _stream(container: InputContainer) -> tuple[Any, str]:
-    """The first video stream other than a cover image, and its codec."""
+    """The video stream that players show, and its codec: the default one, else the largest, but no cover image."""
     covers = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
-    stream = next((one for one in container.streams.video if not one.disposition & covers), None)
+    streams = [one for one in container.streams.video if not one.disposition & covers]
+    stream = max(streams, key=_shown_first, default=None)
     if stream is None:
         raise Undecodable("no_video_stream", f"{len(container.streams)} other streams")
     codec = stream.codec_context.codec.canonical_name if stream.codec_context else "unknown codec"
@@ -204,10 +205,15 @@ def _stream(container: InputContainer) -> tuple[Any, str]:
     return stream, codec
 
 
+def _shown_first(stream: Any) -> tuple[bool, int]:
+    size = stream.codec_context.width * stream.codec_context.height if stream.codec_context else 0
+    return bool(stream.disposition & av.stream.Disposition.default), size
+
+
 def _undecodable(name: str, error: Exception, cut: bool) -> Undecodable:
     text = f"{name}: {type(error).__name__}: {error}"
     if cut or isinstance(error, EOFError):
         return Undecodable("truncated", text)
     if isinstance(error, av.PatchWelcomeError | av.DecoderNotFoundError | NotImplementedError):
         return Undecodable("unsupported", text)
-    return Undecodable("corrupt", text)
+    return Undecodable("corrupt" if isinstance(error, DAMAGE) else "library_error", text)

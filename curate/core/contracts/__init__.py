@@ -23,7 +23,7 @@ from curate.core.contracts.pack import MEDIUM, OF_VIDEOS, Pack, Packed
 from curate.core.contracts.reduce import Reduce
 from curate.core.contracts.report import Report
 from curate.core.contracts.select import Select
-from curate.core.contracts.source import Fetch, Incoming, Portion, Source
+from curate.core.contracts.source import BAD_ROW, ROW_REASONS, Fetch, Incoming, Portion, Source, detail_of, one_row
 from curate.core.contracts.stage import (
     PLAIN_NAME,
     Added,
@@ -43,8 +43,9 @@ from curate.core.contracts.stage import (
 from curate.core.secrets import Secret
 
 __all__ = [
-    "MEDIUM", "OF_VIDEOS", "PLAIN_NAME", "Added", "Artifact", "AsyncMap", "Batch", "Child", "Client", "Collect",
-    "Derive", "Fetch", "Filter", "Fit", "Incoming", "Location", "Map", "NoAnswer", "Pack", "Packed", "Portion",
-    "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select", "Source", "Stage", "Table", "by_contract",
-    "is_as_before", "is_runtime", "is_semantic", "kind_of", "media_of", "trait",
+    "BAD_ROW", "MEDIUM", "OF_VIDEOS", "PLAIN_NAME", "ROW_REASONS", "Added", "Artifact", "AsyncMap", "Batch", "Child",
+    "Client", "Collect", "Derive", "Fetch", "Filter", "Fit", "Incoming", "Location", "Map", "NoAnswer", "Pack",
+    "Packed", "Portion", "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select", "Source", "Stage",
+    "Table", "by_contract", "detail_of", "is_as_before", "is_runtime", "is_semantic", "kind_of", "media_of", "one_row",
+    "trait",
 ]  # fmt: skip

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, ParamSpec
 
 from pydantic import field_validator
 
 from curate.core.contracts.stage import Stage, plain_name
+from curate.core.errors import CurateError, Reject
+from curate.core.ledger import Skip
 from curate.core.reader import Reader
+
+P = ParamSpec("P")
+DETAIL = 300
+"""Most characters of an error that a row keeps."""
 
 
 def _never() -> bool:
@@ -17,6 +23,10 @@ def _never() -> bool:
 
 
 def _ignored(rows: int, status: str, code: str, size: int) -> None:
+    pass
+
+
+def _forgotten(reason: str, name: str) -> None:
     pass
 
 
@@ -33,6 +43,8 @@ class Portion:
     """Where `read` finds the content; it does not determine the shard."""
     unread: tuple[str, ...] = ()
     """Folders that cannot be read, each a row of the portion; a warning names them."""
+    skipped: Mapping[str, Skip] = field(default_factory=dict)
+    """What planning found and gave to no portion; it is counted once, with this one."""
     only: Container[str] | None = None
     """Source ids to read, in a later generation of the portion or a canary run; None: all. The engine drops others."""
     limiter: dict[str, Any] | None = None
@@ -42,6 +54,8 @@ class Portion:
     received: Callable[[int, str, str, int], None] = _ignored
     """Takes rows, status, code and bytes of a fetch that has ended, so that progress counts them before `read` yields
     them."""
+    skip: Callable[[str, str], None] = _forgotten
+    """Takes the reason and the name of each thing in the portion that `read` makes no row of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +95,29 @@ class Incoming:
     same_member: bool = False
     """Its member is that of the sample before it; `data` is then None."""
     fetch: Fetch | None = None
+
+
+BAD_ROW = "bad_row"
+ROW_REASONS = {BAD_ROW: "an error that no other reason names; meta has its `detail`"}
+"""The reason of a row that its source, or the pool, could not make, with its meaning."""
+
+
+def one_row(source_id: str, make: Callable[P, Incoming], *given: P.args, **more: P.kwargs) -> Incoming:
+    """The sample that `make` returns. If it raises, the sample is rejected with a reason, and the others stay: each
+    source makes all its samples here. Errors of the store and of the machine stay errors."""
+    try:
+        return make(*given, **more)
+    except Reject as reject:
+        return Incoming(source_id, reject=reject.reason, meta={"detail": reject.detail})
+    except (CurateError, OSError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the sample boundary
+        return Incoming(source_id, reject=BAD_ROW, meta=detail_of(error))
+
+
+def detail_of(error: Exception) -> dict[str, str]:
+    """What `meta` has of an error: one line."""
+    return {"detail": " ".join(f"{type(error).__name__}: {error}".split())[:DETAIL]}
 
 
 class Source(Stage):

@@ -37,6 +37,10 @@ class FunnelRow:
     """Durations of the videos before and after."""
     children: tuple[int, str] | None = None
     """Videos derived from these rows, and their durations."""
+    found: int | None = None
+    """For a source: its rows, and what it skipped."""
+    skipped: tuple[tuple[str, int, str], ...] = ()
+    """(kind, how many, names of the first)."""
 
     @property
     def lost(self) -> int:
@@ -70,6 +74,8 @@ def funnel(stages: Mapping[str, Manifest], anchors: Mapping[tuple[str, str], str
                 after_share=100 * min(1.0, entry.after / most),
                 children=(entry.children, times.shown()) if entry.children and times.ms else None,
                 seconds=times.after(stage, entry),
+                found=None if entry.skipped is None else entry.found,
+                skipped=tuple((kind, one.count, ", ".join(one.names)) for kind, one in (entry.skipped or {}).items()),
             )
         )
     return rows

@@ -151,6 +151,8 @@ VIDEO_TERMS = {
 MEANINGS = REASONS | {
     "animated": "several frames, which the recipe does not allow",
     "aspect": "longer and thinner than the recipe allows",
+    "bad_metadata": "its metadata cannot be read",
+    "bad_row": "an error that no other reason names; the row's meta has it",
     "bad_embedding": "its embedding has no direction: all zeros, or not a number",
     "caption_too_long": "more text than the recipe allows",
     "caption_too_short": "less text than the recipe requires",
@@ -184,6 +186,7 @@ MEANINGS = REASONS | {
     "too_large": "larger than the recipe allows",
     "too_small": "fewer pixels on its shorter side than the recipe requires",
     "unreadable": "the file could not be read",
+    "unclosed_quote": "a quote in the table that is not closed",
     "unsafe_path": "a path that leaves its folder",
     "zero_embedding": "its embedding is all zeros",
     "nan_embedding": "its embedding is not a number",

@@ -226,7 +226,8 @@ class RunShape(RunLine):
 
 
 class FunnelLine(Shape):
-    """Rows at a stage: before + kept = rejected + unusable + error + after."""
+    """Rows at a stage: before + kept = rejected + unusable + error + after. `found` by a source: its rows and what it
+    skipped."""
 
     stage: str
     op: str
@@ -239,6 +240,9 @@ class FunnelLine(Shape):
     after: int
     children: int | None = None
     items: dict[str, dict[str, Any]] = {}
+    found: int | None = None
+    skipped: dict[str, int] = {}
+    """Reason and extension -> how many."""
 
 
 class Event(Shape):

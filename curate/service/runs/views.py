@@ -250,6 +250,8 @@ def _funnel_line(stage: str, op: str, entry: Entry) -> FunnelLine:
         stage=stage, op=op, before=entry.before, rejected=dict(entry.rejected), unusable=dict(entry.unusable),
         error=dict(entry.error), kept=entry.kept, after=entry.after, children=entry.children,
         items={family: items.to_json() for family, items in entry.of_items.items()},
+        found=None if entry.skipped is None else entry.found,
+        skipped={kind: one.count for kind, one in (entry.skipped or {}).items()},
     )  # fmt: skip
 
 

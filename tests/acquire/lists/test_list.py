@@ -25,7 +25,7 @@ def test_every_format(tmp_path: Path, written: Write) -> None:
         "SHA256": ["A" * 64, "b" * 64, "c" * 63],
         "license": ["?", "é", ""],
     }
-    rows = rows_of(written(tmp_path / "list", columns))
+    rows = rows_of(written(tmp_path / "list", columns), quotes=True)
     assert values(rows, "url", "caption") == [
         ("http://a.example/1", "one"),
         ("HTTP://A.example/1", "one"),
@@ -43,7 +43,7 @@ def test_every_format(tmp_path: Path, written: Write) -> None:
 @formats
 def test_rows_without_a_url_are_dropped_and_counted(tmp_path: Path, written: Write) -> None:
     columns = {"url": ["", "  ", None, "http://a.example/"], "text": ["a", "b", "c", None]}
-    rows = rows_of(written(tmp_path / "list", columns))
+    rows = rows_of(written(tmp_path / "list", columns), quotes=True)
     assert values(rows, "reject") == ["no_url", "no_url", "no_url", None]
     assert [group is None for group in values(rows, "group")] == [True, True, True, False]
     assert values(rows, "caption")[3] is None
@@ -52,7 +52,7 @@ def test_rows_without_a_url_are_dropped_and_counted(tmp_path: Path, written: Wri
 @formats
 def test_urls_that_cannot_be_fetched_keep_their_rows(tmp_path: Path, written: Write) -> None:
     urls = ["/a.jpg", "file:///etc/passwd", "data:,x", "http://u:p@a.example/", "http://bücher.example/ü"]
-    rows = rows_of(written(tmp_path / "list", {"url": urls, "text": ["x"] * 5}))
+    rows = rows_of(written(tmp_path / "list", {"url": urls, "text": ["x"] * 5}), quotes=True)
     assert values(rows, "url", "reject") == list(
         zip(urls, ["bad_url", "scheme", "scheme", "credentials", None], strict=True)
     )
@@ -62,14 +62,17 @@ def test_urls_that_cannot_be_fetched_keep_their_rows(tmp_path: Path, written: Wr
 @formats
 def test_a_url_of_10_megabytes_is_cut(tmp_path: Path, written: Write) -> None:
     urls = [f"http://a.example/{'x' * 10_000_000}", "http://a.example/"]
-    rows = rows_of(written(tmp_path / "list", {"url": urls, "text": ["long", "short"]}))
+    rows = rows_of(written(tmp_path / "list", {"url": urls, "text": ["long", "short"]}), quotes=True)
     assert values(rows, "reject", "caption") == [("url_too_long", "long"), (None, "short")]
     assert len(rows[0]["url"]) < 2200
 
 
 def test_the_same_rows_have_the_same_hashes_in_every_format(tmp_path: Path) -> None:
     columns = {"url": [f"http://a.example/{n}" for n in range(9)], "text": [None, "é", *"abcdefg"]}
-    found = [values(rows_of(written(tmp_path / "list", columns)), "group", "row") for written in WRITERS.values()]
+    found = [
+        values(rows_of(written(tmp_path / "list", columns), quotes=True), "group", "row")
+        for written in WRITERS.values()
+    ]
     assert all(hashes == found[0] for hashes in found) and len(set(found[0])) == 9
 
 
@@ -120,7 +123,7 @@ def test_small_batches_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     expected = rows_of(paths[0])
     for name, value in {"BATCH_ROWS": 7, "BATCH_BYTES": 99, "CSV_BLOCK_BYTES": 100, "JSON_BLOCK_BYTES": 13}.items():
         monkeypatch.setattr(read, name, value)
-    assert all(rows_of(path) == expected for path in paths)
+    assert all(rows_of(path, quotes=True) == expected for path in paths)
 
 
 def test_every_reason_and_parameter_is_described() -> None:

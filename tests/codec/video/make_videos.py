@@ -61,7 +61,8 @@ class Kind:
     size: tuple[int, int] = (96, 64)
     audio: str = ""
     ticks: Callable[[int], int] | None = None
-    """Number of a frame -> its time in 1/1000 s; by default 25 frames a second."""
+    """Number of a frame -> its time in 1/1000 s; by default `rate` frames a second."""
+    rate: Fraction = Fraction(25)
     sizes: tuple[tuple[int, int], ...] = ()
 
 
@@ -109,12 +110,12 @@ def video(kind: str, frames: int = 60) -> bytes:
 
 
 @ordinary_priority()
-def made(kind: Kind, numbers: Iterable[int], offset_ms: int = 0) -> bytes:
-    """A file that shows these numbers, one a frame."""
+def made(kind: Kind, numbers: Iterable[int], offset_ms: int = 0, **muxer: str) -> bytes:
+    """A file that shows these numbers, one a frame; with options of its muxer."""
     sink = io.BytesIO()
     width, height = kind.size
-    with av.open(sink, "w", format=kind.container, options={"fflags": "+bitexact"}) as output:
-        stream: Any = output.add_stream(kind.codec, rate=25, options=kind.options)
+    with av.open(sink, "w", format=kind.container, options={"fflags": "+bitexact"} | muxer) as output:
+        stream: Any = output.add_stream(kind.codec, rate=kind.rate, options=kind.options)
         stream.width, stream.height, stream.pix_fmt = width, height, kind.pix_fmt
         stream.codec_context.thread_count = 1
         if kind.ticks or offset_ms:
@@ -124,7 +125,7 @@ def made(kind: Kind, numbers: Iterable[int], offset_ms: int = 0) -> bytes:
         for place, number in enumerate(numbers):
             frame = av.VideoFrame.from_ndarray(numbered(number, width, height)).reformat(format=kind.pix_fmt)
             milliseconds = (kind.ticks(place) if kind.ticks else place * 40) + offset_ms
-            frame.time_base = Fraction(1, 1000) if kind.ticks or offset_ms else Fraction(1, 25)
+            frame.time_base = Fraction(1, 1000) if kind.ticks or offset_ms else 1 / kind.rate
             frame.pts = milliseconds if kind.ticks or offset_ms else place
             output.mux(stream.encode(frame))
             count = place + 1

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import random
+from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from curate.codec.video.containers import COPYABLE, REASONS
 from curate.codec.video.decode import Tally, pictures
@@ -32,6 +36,14 @@ def shown(data: bytes) -> list[tuple[int, int]]:
     return found
 
 
+def expected(whole: list[tuple[int, int]], start: int, stop: int) -> list[tuple[int, int]]:
+    """What a copy of the span shows."""
+    ends = [*(ms for ms, _ in whole[1:]), 10**9]
+    inside = [frame for frame, end in zip(whole, ends, strict=True) if frame[0] < stop and end > start]
+    times = [0, *(ms - start for ms, _ in inside[1:])]
+    return list(zip(times, (number for _, number in inside), strict=True))
+
+
 def copied(data: bytes, start: int, stop: int) -> bytes:
     return extract(Reader(data), {"start_ms": start, "stop_ms": stop})
 
@@ -51,11 +63,42 @@ def test_a_copy_shows_the_frames_of_its_span(kind: str) -> None:
         if isinstance(copy, str):
             assert (kind in REFUSED, copy) == (True, "not_copyable")
             continue
-        ends = [*(ms for ms, _ in whole[1:]), 10**9]
-        inside = [frame for frame, end in zip(whole, ends, strict=True) if frame[0] < stop and end > start]
-        times = [0, *(ms - start for ms, _ in inside[1:])]
-        assert shown(copy) == list(zip(times, (number for _, number in inside), strict=True))
+        assert shown(copy) == expected(whole, start, stop)
     assert copied_or_reason(video(kind), *SPANS[1]) == copied_or_reason(video(kind), *SPANS[1])
+
+
+RATES = (Fraction(24000, 1001), 24, 25, Fraction(30000, 1001), 30, 50, Fraction(60000, 1001), None)
+AT_RATES = [
+    pytest.param(
+        rate, container, id=f"{container} {float(rate):.2f}" if rate else f"{container} variable",
+        marks=[] if container == "mp4" and rate in (24, 30) else pytest.mark.long,
+    )
+    for rate in RATES
+    for container in ("mp4", "matroska")
+]  # fmt: skip
+
+
+@cache
+def at_rate(rate: Fraction | None, container: str) -> bytes:
+    ticks = None if rate else lambda number: number * 33 + number % 5 * 4
+    kind = Kind(container, "libx264", options=B_FRAMES, ticks=ticks, rate=Fraction(rate or 25))
+    return made(kind, range(60))
+
+
+@pytest.mark.parametrize(("rate", "container"), AT_RATES)
+@given(
+    first=st.integers(0, 58), frames=st.integers(1, 59), early=st.sampled_from([-1, 0, 1]),
+    late=st.sampled_from([-1, 0, 1]),
+)  # fmt: skip
+def test_a_copy_exists_at_any_rate_and_shows_exactly_its_span(
+    rate: Fraction | None, container: str, first: int, frames: int, early: int, late: int
+) -> None:
+    """Spans begin and end with a frame, or a millisecond before or after."""
+    data = at_rate(rate, container)
+    whole = shown(data)
+    start = max(0, whole[first][0] + early)
+    stop = max(start + 1, whole[min(first + frames, len(whole) - 1)][0] + late)
+    assert shown(copied(data, start, stop)) == expected(whole, start, stop)
 
 
 @pytest.mark.parametrize("kind", ["mp4 h264", "mp4 h264 vfr", "mp4 vp9", "mkv h264", "mkv slides"])

@@ -22,7 +22,7 @@ from curate.core.contracts import Collect, Portion
 from curate.core.contracts.collect import PORTIONS
 from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
-from curate.core.ledger import Entry
+from curate.core.ledger import Entry, joined_skips
 from curate.core.nouns.artifacts import FILES
 from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage
@@ -94,7 +94,7 @@ class CollectStep(GlobalStep):
             if f"rows/{file}" not in files:
                 ctx.storage.remove_file(f"{built.base}/rows/{file}")
         bases = sorted(set(table.column("base").to_pylist()) - {built.base})
-        entry = Entry(read, dropped, rows)
+        entry = Entry(read, dropped, rows, skipped=joined_skips(*(part.skipped for part in parts)))
         ctx.outputs.finish(
             node, built, "artifact", entry, rows=rows, built_rows=read,
             content=digest(table.column("digest").to_pylist()),

@@ -23,7 +23,7 @@ from curate.core.contracts import Portion, Source
 from curate.core.errors import InputError
 from curate.core.fetches import Fetches
 from curate.core.hashing import digest
-from curate.core.ledger import SET_ASIDE, Entry
+from curate.core.ledger import SET_ASIDE, Entry, joined_skips
 from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import Shard, in_place, lines_of, place_url, pool_base
@@ -72,6 +72,7 @@ def build_source(ctx: Context, node: Node) -> None:
         built.manifest = Manifest.load(ctx.storage, built.base)
         built.reused = built.manifest is not None
         if built.manifest is not None:
+            built.manifest.ledger["skipped"] = entry.to_json()["skipped"]  # the same pool, perhaps beside other files
             built.content = built.manifest.content or built.fingerprint
             ctx.progress.reused(node.name, pool.rows)
             return
@@ -135,6 +136,7 @@ class SourceBuild:
         done = [of_portion for of_portion in self.paths if of_portion]
         entry = sum((self.known.found[of_portion[-1]].ledger for of_portion in done), Entry())
         entry = sum(self._lost(entry.before, len(done), errors), entry)
+        entry.skipped = joined_skips(entry.skipped or {}, *(portion.skipped for portion in self.portions))
         shards = [
             _with_place(stage, self.portions[number], self.known.found[path].shard)
             for number, of_portion in enumerate(self.paths)

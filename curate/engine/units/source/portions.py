@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from curate.core.contracts import Portion, Source
 from curate.core.errors import InputError, PreflightError
 from curate.core.hashing import digest
+from curate.core.ledger import joined_skips
 from curate.core.recipe.pipeline import Node
 from curate.core.store.storage import Storage
 from curate.engine.state import Options
@@ -38,7 +40,9 @@ def sampled(stage: Source, portions: list[Portion], fraction: float) -> tuple[li
     count = max(1, math.ceil(fraction * len(portions)))
     order = sorted(range(len(portions)), key=lambda i: digest([stage.namespace, portions[i].content]))
     inside = min(1.0, fraction * len(portions) / count)
-    return [portions[i] for i in sorted(order[:count])], inside
+    chosen = [portions[i] for i in sorted(order[:count])]
+    skipped = joined_skips(*(portion.skipped for portion in portions))
+    return [replace(chosen[0], skipped=skipped), *(replace(portion, skipped={}) for portion in chosen[1:])], inside
 
 
 def record_paths(stage: Source, portions: Iterable[Portion], inside: float) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -14,11 +15,11 @@ import pyarrow as pa
 from curate.codec.members import read_tar
 from curate.codec.readers import FileReader, identity
 from curate.codec.tars import TarWriter
-from curate.core.contracts import Incoming, Portion, Source, media_of
-from curate.core.errors import RESUMES, AlreadyExistsError, DrainedError, StorageError
+from curate.core.contracts import BAD_ROW, Incoming, Portion, Source, detail_of, media_of
+from curate.core.errors import RESUMES, AlreadyExistsError, CurateError, DrainedError, StorageError
 from curate.core.fetches import DONE, HOSTS_OF_PORTION, Fetches
 from curate.core.hashing import make_key, rank_below, ranks
-from curate.core.ledger import Entry
+from curate.core.ledger import Entry, Skips, skip
 from curate.core.nouns.pools import MEDIA_COLUMNS, Shard, place_url, pool_table, read_pool
 from curate.core.reader import LostError, Reader, as_reader
 from curate.core.store.storage import Storage, open_storage
@@ -108,6 +109,7 @@ def import_portion(task: ImportTask) -> Imported:
         reading.fetches.cover(reading.began, time.time())
     summary = reading.fetches.to_json(HOSTS_OF_PORTION) if reading.fetches else {}
     entry = _entry(table)
+    entry.skipped = reading.skipped
     rows, lost = reading.rows, reading.rows - entry.after
     if task.earlier:
         if not shard.rows:
@@ -178,7 +180,10 @@ class Reading:
 
     def __init__(self, task: ImportTask, before: Mapping[str, str]) -> None:
         self.pulse = Pulse(task.name)
-        portion = replace(task.portion, stopped=self.pulse.stopped, received=self.pulse.received)
+        self.skipped: Skips = {}
+        portion = replace(
+            task.portion, stopped=self.pulse.stopped, received=self.pulse.received, skip=partial(skip, self.skipped)
+        )
         self.task, self.before = replace(task, portion=portion), before
         self.rows = 0
         self.began = time.time()
@@ -300,7 +305,7 @@ def _rows_of_tar(task: ImportTask, reading: Reading, place: str) -> tuple[list[d
     for item in found:
         held = item.offset is not None and item.size is not None
         try:
-            row = _described(task.stage, item, next(data) if held else None)
+            row = _made(task.stage, item, next(data) if held else None)
         except LostError as lost:
             raise StorageError(f"{lost}; run again when the tar is complete") from None
         row["offset"], row["size"] = (item.offset, item.size) if held else (None, None)
@@ -311,9 +316,19 @@ def _rows_of_tar(task: ImportTask, reading: Reading, place: str) -> tuple[list[d
 def _row(stage: Source, item: Incoming, data: bytes | Reader | None) -> dict[str, Any]:
     """A row of the pool's table; a file that is lost while it is read is rejected."""
     try:
-        return _described(stage, item, data)
+        return _made(stage, item, data)
     except LostError as lost:
         return _described(stage, replace(item, reject=lost.reason), None)
+
+
+def _made(stage: Source, item: Incoming, data: bytes | Reader | None) -> dict[str, Any]:
+    """A row of the pool's table; a sample that no row can be made of is rejected."""
+    try:
+        return _described(stage, item, data)
+    except (CurateError, OSError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - the sample boundary
+        return _described(stage, Incoming(item.source_id, reject=BAD_ROW, meta=detail_of(error)), None)
 
 
 def _described(stage: Source, item: Incoming, data: bytes | Reader | None) -> dict[str, Any]:
@@ -354,4 +369,17 @@ def _table(rows: list[dict[str, Any]]) -> pa.Table:
             row["reject"] = REPEATED
         elif row["reject"] is None:
             seen.add(row["key"])
-    return pool_table(rows)
+    try:
+        return pool_table(rows)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):  # one value that a column cannot hold
+        return pool_table([_fitting(row) for row in rows])
+
+
+def _fitting(row: dict[str, Any]) -> dict[str, Any]:
+    """A row, or what is known of its member and why the table cannot hold the row."""
+    try:
+        pool_table([row])
+        return row
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        kept = {name: row[name] for name in ("key", "source_id", "offset", "size", "sha256")}
+        return kept | {"name": row["key"], "reject": BAD_ROW, "meta": json.dumps(detail_of(error))}

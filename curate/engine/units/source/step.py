@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from curate.core.contracts import Source
 from curate.core.hashing import digest
+from curate.core.ledger import joined_skips, told
 from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import Shard, pool_base
 from curate.core.store.storage import Storage
@@ -22,6 +23,9 @@ from curate.engine.units.step import Planned
 if TYPE_CHECKING:
     from curate.engine.plan.planner import Planner
     from curate.engine.record.runs import RunRecord
+
+SHOWN_SKIPS = 4
+"""Kinds of skipped things in a plan."""
 
 
 class SourceStep(PoolStep):
@@ -62,7 +66,10 @@ class SourceStep(PoolStep):
         shards = [records.found[path].shard for of_portion in done for path in of_portion]
         known = [portion.rows for portion in portions]
         whole = len(done) == len(paths)
-        ready = sum(records.found[of_portion[-1]].ledger.before for of_portion in done)
+        ledgers = [records.found[of_portion[-1]].ledger for of_portion in done]
+        ready = sum(ledger.before for ledger in ledgers)
+        skips = joined_skips(*(ledger.skipped or {} for ledger in ledgers), *(portion.skipped for portion in portions))
+        line.note = f"skipped {told(skips, SHOWN_SKIPS)}" if skips else ""
         rows = ready if whole else None
         if rows is None and None not in known:
             rows = int(inside * sum(row or 0 for row in known))
@@ -77,7 +84,8 @@ class SourceStep(PoolStep):
             ctx.outputs.built[node.name] = Built("", base, manifest=Manifest.load(ctx.storage, base))
             planner.folded.add(node.name)
             return
-        line.note = f"{len(done):,} of {len(paths):,} shards exist"
+        exist = f"{len(done):,} of {len(paths):,} shards exist"
+        line.note = f"{exist}; {line.note}" if line.note else exist
         if shards and rows:
             _, shards = _version(ctx, stage, shards) or ("", shards)
             ctx.outputs.pools[node.name], ctx.outputs.built[node.name] = (
