@@ -135,18 +135,10 @@ values = st.one_of(
 
 def listed(scalar: pa.Scalar, how: str) -> pa.Array:
     """One value of a column, in a list or a struct or by itself."""
-    column = (
-        pa.array([scalar.value], scalar.type)
-        if False
-        else pa.concat_arrays([pa.nulls(0, scalar.type), scalar_array(scalar)])
-    )
+    column = pa.repeat(scalar, 1)
     if how == "list":
         return pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), column)
     return pa.StructArray.from_arrays([column], ["of"]) if how == "struct" else column
-
-
-def scalar_array(scalar: pa.Scalar) -> pa.Array:
-    return pa.repeat(scalar, 1)
 
 
 # --- sources ----------------------------------------------------------------------------------------------------------
@@ -231,7 +223,7 @@ def test_img2datasets_table(place: Callable[[], Path], image: bytes, value: pa.S
             "url": [f"http://a/{key}" for key in keys],
             "key": keys,
             "status": ["success"] * len(keys),
-            "value": pa.concat_arrays([pa.nulls(GOOD, value.type), scalar_array(value)]),
+            "value": pa.concat_arrays([pa.nulls(GOOD, value.type), pa.repeat(value, 1)]),
         }
     )
     pq.write_table(table, root / "00000.parquet")

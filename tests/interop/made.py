@@ -18,10 +18,20 @@ from tests.video.packed import written
 
 FORMATS = (("png", "png"), ("jpg", "jpeg"), ("webp", "webp"))
 IMAGES, FRAMES = 60, 8
+ODD = (
+    '{"deep": ' + "[" * 90 + "1" + "]" * 90 + "}",
+    '{"deep": ' + '{"of": ' * 90 + "{}" + "}" * 91,
+    '{"big": 18446744073709551615, "small": -9223372036854775808, "rating": 9e307}',
+    '{"big": 1180591620717411303424, "small": -1e999, "rating": NaN}',
+    '{"half": "\\ud800", "\\udc00": 1, "zero": "\\u0000", "": {"": []}, "rating": [null, {}]}',
+    '{"big": 1, "big": {"twice": true}, "half": [1, "two", [3.0]], "__key__": "mine", "a.b": 1e-320}',
+)
+"""JSON that a source may hold; what is packed, every reader reads."""
 
 
 def write_images(folder: Path) -> None:
-    """Every seventh image has no text; every fourth has tags, and fields of metadata that others lack."""
+    """Every seventh image has no text; every fourth has tags, and fields of metadata that others lack; every ninth has
+    ODD metadata."""
     folder.mkdir(parents=True)
     for number in range(IMAGES):
         ext, format = FORMATS[number % 3]
@@ -31,7 +41,8 @@ def write_images(folder: Path) -> None:
             about |= {"keywords": ["dogs", "cranes"], "author": {"name": "Zoë"}}
         if number % 7:
             (folder / f"{number:03d}.txt").write_text(f"The photo № {number} of a crane. #photo{number}")
-        (folder / f"{number:03d}.json").write_text(json.dumps(about))
+        odd = ODD[number // 9 % len(ODD)] if number % 9 == 5 else None
+        (folder / f"{number:03d}.json").write_text(odd or json.dumps(about))
 
 
 def datasets(place: Path) -> dict[str, Path]:
