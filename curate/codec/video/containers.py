@@ -59,7 +59,7 @@ REASONS = {
     "too_slow": "decoding takes more processor time than allowed for its frames",
     "no_timestamps": "too many frames have no time, or one that is not after the one before",
     "bad_span": "the span is not in the video, or has no key frame before it",
-    "not_copyable": "the codec cannot be copied into an mp4",
+    "not_copyable": "the codec, or frames that have only times of decoding, cannot be copied into an mp4",
 }
 """Reject reasons of videos, with their meaning."""
 
