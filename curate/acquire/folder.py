@@ -17,7 +17,7 @@ from curate.acquire import fields, records
 from curate.acquire.kinds import ONLY_IMAGES, VIDEO_EXTENSIONS, Extensions, Media, check_used
 from curate.acquire.metadata import METADATA_NAMES, NAME, Row, is_metadata, joined, load_metadata
 from curate.codec import files, listing, media
-from curate.codec.formats import RASTER_EXTENSIONS
+from curate.codec.formats import FIRST_EXTENSIONS, RASTER_EXTENSIONS
 from curate.codec.listing import FileInfo, extension
 from curate.codec.patterns import THREADS
 from curate.codec.readers import MEMORY_BYTES, FileReader
@@ -69,6 +69,7 @@ class AcquireFolder(Source):
     """
 
     op: ClassVar[str] = "acquire.folder"
+    earlier: ClassVar[dict[str, Any]] = {"extensions": FIRST_EXTENSIONS}
     unique_keys: ClassVar[bool] = True
 
     namespace: str = Field(description="enters every key: the same path in another namespace is another sample")
@@ -81,7 +82,7 @@ class AcquireFolder(Source):
     shard_bytes: Annotated[int | None, Added()] = Field(
         None, ge=1, description="most bytes of files per shard; a larger file is alone in its shard; default: no limit"
     )
-    extensions: Extensions = Field(
+    extensions: Annotated[Extensions, Added()] = Field(
         RASTER_EXTENSIONS, description="file name extensions of images, without the dot; case does not matter"
     )
     videos: Annotated[Extensions, Added()] = Field(

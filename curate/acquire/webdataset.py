@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from curate.acquire import fields, img2dataset
 from curate.acquire.kinds import ONLY_IMAGES, VIDEO_EXTENSIONS, Extensions, Media, check_used
-from curate.codec.formats import RASTER_EXTENSIONS
+from curate.codec.formats import FIRST_EXTENSIONS, RASTER_EXTENSIONS
 from curate.codec.groups import TEXT_SUFFIXES, MemberGroup, group_members, pick_member
 from curate.codec.listing import FileInfo, open_file
 from curate.codec.patterns import THREADS, NoFilesError, find_files, root_of
@@ -55,6 +55,7 @@ class AcquireWebDataset(Source):
     """
 
     op: ClassVar[str] = "acquire.webdataset"
+    earlier: ClassVar[dict[str, Any]] = {"images": FIRST_EXTENSIONS}
     unique_keys: ClassVar[bool] = False
 
     namespace: str = Field(description="enters every key: the same source id in another namespace is another sample")
@@ -65,7 +66,9 @@ class AcquireWebDataset(Source):
         "auto", description="img2dataset reads the parquet next to each tar; auto does so if it exists"
     )
     media: Media = Field(ONLY_IMAGES, description="what the samples are: image, video, or both")
-    images: Extensions = Field(RASTER_EXTENSIONS, description="extensions of members that are images")
+    images: Annotated[Extensions, Added()] = Field(
+        RASTER_EXTENSIONS, description="extensions of members that are images"
+    )
     videos: Annotated[Extensions, Added()] = Field(
         VIDEO_EXTENSIONS,
         description="extensions of members that are videos; used if `media` has them, and a sample's video before an "

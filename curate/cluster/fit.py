@@ -48,7 +48,7 @@ class FitTree(Fit):
 
     op: ClassVar[str] = "cluster.fit"
     version: ClassVar[int] = 2
-    removed: ClassVar[dict[str, Any]] = {"sample": 1.0}  # a share of the rows to fit on, before select.uniform
+    earlier: ClassVar[dict[str, Any]] = {"sample": 1.0}  # a share of the rows to fit on, before select.uniform
     kind: ClassVar[str] = "cluster_tree"
 
     levels: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)] = Field(

@@ -41,6 +41,9 @@ RASTER_EXTENSIONS: tuple[str, ...] = (
 """File name extensions of HEIF, of JPEG XL and of all raster types that Pillow 13 reads. They decide which files are
 samples; the bytes decide whether one is an image. The list is fixed, so that another version of Pillow imports the same
 pool."""
+_ADDED = ("heic", "heics", "heif", "heifs", "hif", "jxl", "mpo")
+FIRST_EXTENSIONS = [name for name in RASTER_EXTENSIONS if name not in _ADDED]
+"""Those before HEIF and JPEG XL were read."""
 
 SNIFF_BYTES = 4096
 """As many first bytes tell the format."""

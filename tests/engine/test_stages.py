@@ -92,9 +92,9 @@ def test_its_parameters_are_what_decides(stage: Stage) -> None:
     execution = {name for name, field in type(stage).model_fields.items() if is_runtime(field.metadata)}
     assert not execution & set(parameters)
     as_before = {name for name, field in type(stage).model_fields.items() if is_as_before(field, getattr(stage, name))}
-    assert not set(stage.removed) & set(type(stage).model_fields)
-    assert set(parameters) | execution | as_before == {*type(stage).model_fields, *stage.removed}
-    assert not as_before & set(parameters)
+    given = set(type(stage).model_fields) - execution - as_before
+    assert set(parameters) == given | set(stage.earlier)
+    assert all(parameters[name] == value for name, value in stage.earlier.items() if name not in given)
     assert json.loads(json.dumps(stage.identity())) == stage.identity()
     assert stage.resources().cpus > 0 and isinstance(stage.preflight(), list)
 

@@ -90,9 +90,9 @@ class Stage(BaseModel):
     sees: ClassVar[tuple[str, ...]] = ("image",)
     """Names of the media (curate.codec.media) that it opens, if it opens samples. Samples of other media are unusable
     for it, and a pool without any of these is an error."""
-    removed: ClassVar[dict[str, Any]] = {}
-    """Parameters of earlier versions, with the values that mean what the stage does now. They stay in the fingerprint,
-    so that outputs from before stay valid."""
+    earlier: ClassVar[dict[str, Any]] = {}
+    """Parameters and defaults of earlier versions: the values that mean what the stage does now if nothing else is
+    given. They stay in the fingerprint, so that outputs from before stay valid."""
     ports: ClassVar[dict[str, str]] = {}
     """Named inputs in addition to `from`: port -> `kind` of the artifact."""
     optional_ports: ClassVar[tuple[str, ...]] = ()
@@ -120,7 +120,7 @@ class Stage(BaseModel):
         """The semantic parameters, JSON-able, which enter the fingerprint."""
         fields = type(self).model_fields.items()
         hidden = {name for name, info in fields if not is_semantic(info) or is_as_before(info, getattr(self, name))}
-        return {**json.loads(self.model_dump_json(exclude=hidden)), **self.removed}
+        return {**self.earlier, **json.loads(self.model_dump_json(exclude=hidden))}
 
     def reads(self) -> tuple[str, ...]:
         """Columns of the pool's table or of upstream stages that it needs; `key` is always there."""
