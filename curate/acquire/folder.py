@@ -359,7 +359,7 @@ def _sidecar_reject(sidecars: Iterable[FileInfo]) -> str | None:
 
 
 def _absent(path: str, row: Row, *, exists: bool) -> dict[str, Any]:
-    reject = "other_extension" if exists else "missing_file"
+    reject = row if isinstance(row, str) else "other_extension" if exists else "missing_file"
     if path.startswith(("/", "../")) or path == "..":
         reject = "unsafe_path"
     return {"path": path, "size": 0, "stamp": None, "reject": reject, "row": row}

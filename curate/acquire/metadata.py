@@ -18,16 +18,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from curate.acquire.fields import MAX_TEXT_BYTES, plain
-from curate.acquire.records import UNCLOSED_QUOTE, records, whole_fields
+from curate.acquire.fields import plain
+from curate.acquire.records import MOST_BYTES, UNCLOSED_QUOTE, Records, fields_of, records
 from curate.acquire.values import UNREADABLE, python_rows
 from curate.codec.listing import FileInfo, open_file
 from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
-csv.field_size_limit(MAX_TEXT_BYTES)  # of the process; Python's is 128 KiB
+csv.field_size_limit(MOST_BYTES)  # of the process; Python's is 128 KiB
 _BLOCK_BYTES = 4 << 20
-_MARK = b"\xef\xbb\xbf"
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 NAME = "file_name"
 BAD = "bad_metadata"
@@ -139,28 +138,40 @@ def _named(fields: dict[str, Any], place: str, column: str) -> tuple[str, Row]:
 def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
     names: list[str] | None = None
     with open_file(root, path) as file:
-        file.seek(len(_MARK) if file.read(len(_MARK)) == _MARK else 0)
         for found in records(iter(lambda: file.read(_BLOCK_BYTES), b""), ","):
-            text = (found.data if found.unclosed is None else found.unclosed).decode("utf-8", "surrogateescape")
-            if found.unclosed is not None:
-                values = [value.decode("utf-8", "surrogateescape") for value in whole_fields(found.unclosed, ",")]
-                yield found.line, *_csv_row(names or [], values, f"{place}: line {found.line}", column, UNCLOSED_QUOTE)
-                continue
-            table = csv.reader(io.StringIO(text, newline=""))
+            if found.bad is not None:
+                if names is None:
+                    raise InputError(f"{place}: line {found.line}: {found.why}; expected the names of the columns")
+                yield found.line, *_bad_row(names, found, f"{place}: line {found.line}", column)
+            table = csv.reader(io.StringIO(_decoded(found.data), newline=""))
             for values in table:
                 line = found.line + table.line_num - 1
+                if not values:
+                    continue
                 if names is None:
                     names = values
-                elif values:
+                else:
                     bad = BAD if len(values) != len(names) or not _is_utf8("".join(values)) else None
                     yield line, *_csv_row(names, values, f"{place}: line {line}", column, bad)
+
+
+def _bad_row(names: list[str], found: Records, place: str, column: str) -> tuple[str, Row]:
+    """The image of a line that is no record, as far as it can be known, or else the line, and the reason."""
+    assert found.bad is not None
+    values = [_decoded(value) for value in fields_of(found.bad, ",")]
+    bad, whole = (UNCLOSED_QUOTE, values) if found.why == UNCLOSED_QUOTE else (BAD, values[:-1])
+    if column not in names[: len(whole)]:
+        return place.rpartition("/")[2], bad
+    return _csv_row(names, whole, place, column, bad)
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _csv_row(names: list[str], values: list[str], place: str, column: str, bad: str | None) -> tuple[str, Row]:
     """Name and fields of an image, or the reason why it has none."""
     fields = dict(zip(names, values, strict=False))
-    if bad == UNCLOSED_QUOTE and column not in fields:
-        raise InputError(f"{place}: a quote before {column} is not closed; write it twice, or close it")
     if not _is_utf8(fields.get(column, "")):
         raise InputError(f"{place}: {column} is not UTF-8; fix the line")
     name, row = _named(fields, place, column)

@@ -1,8 +1,8 @@
 """Divides CSV into records, so that an unclosed quote costs one line, not all lines up to the next quote.
 
 A quoted field may span lines (RFC 4180). Its quote is unclosed if the file ends inside of it, if text follows its
-closing quote, if its record has another width than the table, or if the lines that it took in are records of the
-table's width themselves; reading then resumes at the second line.
+closing quote, if its record has another width than the table, or if the lines that it took in are records of the table
+themselves; reading then resumes at the second line.
 """
 
 from __future__ import annotations
@@ -13,26 +13,33 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 UNCLOSED_QUOTE = "unclosed_quote"
-REASONS = {UNCLOSED_QUOTE: "a field of this line begins with a quote that no later one closes; write it twice, or both"}
+REASONS = {UNCLOSED_QUOTE: "a field of this line begins with a quote that is not closed; close it, or double it"}
 MOST_BYTES = 16 << 20
 """A record may not be longer."""
+TOO_LONG = f"more than {MOST_BYTES >> 20} MiB"
+SHOWN_BYTES = 1000
 MISFITS = 10
-"""The lines that a field took in are records even if one line in this many has another width."""
+"""The lines that a field took in are records even if one line in this many is none."""
 _BREAK = rb"(?:\r\n?|\n)"
 _FIRST = re.compile(_BREAK)
 _LINES = re.compile(rb"(?:[^\r\n]++%s)*+" % _BREAK)
+_MARK = b"\xef\xbb\xbf"
 _EMPTY = (b"\n", b"\r", b"\r\n")
+_NAMES = (re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://\S+"), re.compile(rb"\S+\.[A-Za-z0-9]{2,5}"))
+"""URLs and names of files: values that show which column they are of."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """Whole records, then the line after them if its quote is not closed."""
+    """Whole records, then the line after them if it cannot be one."""
 
     data: bytes
     count: int
     line: int
     """Number of the first line, from 1."""
-    unclosed: bytes | None = None
+    bad: bytes | None = None
+    why: str = UNCLOSED_QUOTE
+    """What is wrong with the bad line: this, or TOO_LONG, and it is cut."""
 
 
 class Grammar:
@@ -45,8 +52,6 @@ class Grammar:
         field = rb"(?:%s|%s)" % (quoted, bare)
         self.run = re.compile(rb"(?:(?![\r\n])%s(?:%s%s)*+%s)*+" % (field, of, field, _BREAK))
         """Records of one line each."""
-        strict = rb'(?:%s|[^"%s\r\n]*+)' % (quoted, of)
-        self.strict = re.compile(rb"%s(?:%s%s)*+" % (strict, of, strict))
         self.field = re.compile(rb'(?:"(?:[^"]++|"")*+"|%s)' % bare)
         self.after = re.compile(rb"(%s)|%s|\Z" % (of, _BREAK))
         self.delimiter = delimiter.encode()
@@ -58,50 +63,49 @@ class Grammar:
             return start if found is None else found.end()
         return data.rfind(b"\n") + 1  # the usual case, ten times as fast
 
-    def width(self, record: bytes) -> int:
-        return len(re.sub(rb'"(?:[^"]++|"")*+"', b"", record).split(self.delimiter))
-
-    def record(self, data: bytes, start: int) -> tuple[int, bool]:
-        """(where the record at `start` ends, whether all its quotes are closed). The end of `data` is that of the file
-        if no quote is open there."""
+    def record(self, data: bytes, start: int, most: int | None = None) -> tuple[int, int | None]:
+        """(where the record at `start` ends, number of its fields). The number is None if a quote is not closed, or if
+        several lines have more than `most` fields. The end of `data` is that of the file if no quote is open there."""
         if not self.quotes:
             found = _FIRST.search(data, start)
-            return (len(data) if found is None else found.end()), True
+            end = len(data) if found is None else found.end()
+            return end, data.count(self.delimiter, start, end) + 1
         place = start
-        while True:
+        for number in itertools.count(1):
             field = self.field.match(data, place)
             if field is None:  # the quote that begins here is never closed
-                return len(data), False
+                return len(data), None
             after = self.after.match(data, field.end())
             if after is None:  # text follows the closing quote
-                return field.end(), False
+                return field.end(), None
+            if most and number >= most and after.group(1) and _FIRST.search(data, start, field.end()):
+                return field.end(), None
             place = after.end()
             if after.group(1) is None:
-                return place, True
+                return place, number
+        raise AssertionError
 
-    def whole_fields(self, line: bytes) -> list[bytes]:
-        """The fields of a line before the one whose quote is not closed."""
+    def fields(self, line: bytes) -> list[bytes]:
+        """Values of a line of which a quote may be open."""
         found, place = list[bytes](), 0
         while (field := self.field.match(line, place)) and (after := self.after.match(line, field.end())):
             value = field.group()
             found.append(value[1:-1].replace(b'""', b'"') if value[:1] == b'"' else value)
             if not after.group(1):
-                break
+                return found
             place = after.end()
-        return found
+        return found + line[place:].removeprefix(b'"').rstrip(b"\r\n").split(self.delimiter)
 
-    def took_in_records(self, record: bytes, width: int | None) -> bool:
-        """Whether a record of several lines is the work of an unclosed quote. Two lines alone prove nothing."""
-        if width is None:
+    def took_in_records(self, record: bytes, width: int) -> bool:
+        """Whether the lines of a record are records themselves: they have its width and, if the first has a URL or the
+        name of a file, this column has one in the others too. Without one, two lines alone prove nothing."""
+        first, *others = (self.fields(line) for line in record.splitlines())
+        kinds = ((column, kind) for column, value in enumerate(first) for kind in _NAMES if kind.fullmatch(value))
+        column, kind = next(kinds, (0, None))
+        if width == 1 or len(first) != width or (kind is None and len(others) == 1):
             return False
-        record = record.rstrip(b"\r\n")
-        if self.width(record) != width:
-            return True
-        first, *inner, last = record.splitlines()
-        if width == 1 or not inner or not self.width(first) == self.width(last) == width:
-            return False
-        misfits = sum(not self.strict.fullmatch(line) or self.width(line) != width for line in inner)
-        return misfits <= len(inner) // MISFITS
+        misfits = [len(line) != width or not (kind is None or kind.fullmatch(line[column])) for line in others]
+        return not misfits.pop() and sum(misfits) <= len(misfits) // MISFITS
 
 
 def _lines(data: bytes) -> int:
@@ -112,39 +116,53 @@ def _lines(data: bytes) -> int:
 
 
 def records(blocks: Iterable[bytes], delimiter: str, *, quotes: bool = True) -> Iterator[Records]:
-    """The records of a table in order; the first has the table's width."""
+    """The records of a table in order, without a byte order mark; the first has the table's width."""
     grammar = Grammar(delimiter, quotes=quotes)
-    rest, line, width = b"", 1, None
+    rest, line, width, cut = b"", 1, None, False
     for block in itertools.chain(blocks, (b"",)):
         held, rest = rest + block, b""
+        if line == 1 and width is None:
+            held = held.removeprefix(_MARK)
         if block and held.endswith(b"\r"):  # perhaps half of a line break
             held, rest = held[:-1], b"\r"
         place = 0
+        if cut:
+            found = _FIRST.search(held)
+            place, cut = (len(held), True) if found is None else (found.end(), False)
         while place < len(held):
             end = grammar.one_line_each(held, place)
-            data, unclosed = held[place:end], None
+            if place == 0 and end > MOST_BYTES:
+                end = 0  # the first line, part of which was read before, may be too long
+            data, bad, why = held[place:end], None, UNCLOSED_QUOTE
             count = lines = _lines(data)
             if not data:
-                end, closed = grammar.record(held, place)
-                if end == len(held) and block:
-                    if end - place < MOST_BYTES:
-                        break  # until more is read
-                    closed = False
+                end, fields = grammar.record(held, place, width)
+                if end == len(held) and block and end - place <= MOST_BYTES:
+                    break  # until more is read
                 data = held[place:end]
                 lines, count = _lines(data), int(data not in _EMPTY)
-                if not closed or (lines > 1 and grammar.took_in_records(data, width)):
+                several = lines > 1 and width is not None
+                if (
+                    fields is None
+                    or end - place > MOST_BYTES
+                    or (several and (fields != width or grammar.took_in_records(data, fields)))
+                ):
                     found = _FIRST.search(held, place)
-                    if found is None and block and len(held) - place < MOST_BYTES:
+                    if found is None and block and len(held) - place <= MOST_BYTES:
                         break  # until the line is whole
                     end = len(held) if found is None else found.end()
-                    data, unclosed, lines, count = b"", held[place:end], 1, 0
-            if width is None and count:
-                width = grammar.width(data[: grammar.record(data, 0)[0]].rstrip(b"\r\n"))
-            yield Records(data, count, line, unclosed)
+                    data, bad, lines, count = b"", held[place:end], 1, 0
+                    if end - place > MOST_BYTES:
+                        bad, why, cut = bad[:SHOWN_BYTES], TOO_LONG, found is None
+                elif width is None and count:
+                    width = fields
+            elif width is None:
+                width = grammar.record(data, 0)[1]
+            yield Records(data, count, line, bad, why)
             place, line = end, line + lines
         rest = held[place:] + rest
 
 
-def whole_fields(line: bytes, delimiter: str) -> list[bytes]:
-    """Fields of a line before the one whose quote is not closed."""
-    return Grammar(delimiter, quotes=True).whole_fields(line)
+def fields_of(line: bytes, delimiter: str) -> list[bytes]:
+    """Values of a line of which a quote may be open."""
+    return Grammar(delimiter, quotes=True).fields(line)

@@ -46,7 +46,7 @@ class AcquireList(Collect):
     )
     keep: tuple[str, ...] | None = Field(None, description="other columns that go into `meta`; null: all others")
     delimiter: str | None = Field(
-        None, min_length=1, max_length=1, description="between the values of CSV; default: a tab in .tsv, else a comma"
+        None, pattern=r"^[\t -~]$", description="between the values of CSV; default: a tab in .tsv, else a comma"
     )
     quotes: Annotated[bool | None, Added()] = Field(
         None,

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from curate.acquire.fields import plain, split_caption
 from curate.acquire.lists.columns import DIGITS, Layout, dump, find_layout, is_bytes, is_text, meta_of
 from curate.acquire.lists.rows import BrokenLine, Rows
-from curate.acquire.records import UNCLOSED_QUOTE, Records, records
+from curate.acquire.records import Records, records
 from curate.codec.listing import open_file
 from curate.codec.patterns import has_suffix
 from curate.core.errors import InputError, Reject
@@ -34,7 +34,7 @@ BUFFER_BYTES = 1 << 20
 """Read-ahead per column. Without it, Arrow reads whole column chunks, that is, whole row groups."""
 CSV_BLOCK_BYTES = 16 << 20
 """A row may not be longer."""
-JSON_BLOCK_BYTES = 4 << 20
+READ_BYTES = JSON_BLOCK_BYTES = 4 << 20
 LINE_BYTES = 32 << 20
 """Longer lines of JSON are rejected unread."""
 DEEP = 100
@@ -177,19 +177,20 @@ class CsvList(ListFile):
         return has_suffix(self.path, ("tsv", "tsv.gz", "tsv.zst"))
 
     def _records(self, stream: Any) -> Iterator[Records]:
-        blocks = iter(lambda: bytes(stream.read(CSV_BLOCK_BYTES)), b"")
+        blocks = iter(lambda: bytes(stream.read(READ_BYTES)), b"")
         return records(blocks, self._separator, quotes=self._quoted)
 
     def _names(self) -> list[str] | None:
-        lines, more = self._head()
-        texts = (line.decode("utf-8", "replace") for line in lines)
+        with self._stream() as stream:
+            found = self._records(stream)
+            first = next((one for one in found if one.count or one.bad is not None), None)
+            if first is not None and first.bad is not None:
+                raise InputError(f"{self.place}: line {first.line}: {first.why}; expected the names of the columns")
+            if first is None or (first.count == 1 and next(found, None) is None):
+                return None
+        texts = (line.decode("utf-8", "replace") for line in first.data.splitlines(keepends=True))
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._quoted else csv.QUOTE_NONE
-        table = csv.reader(texts, delimiter=self._separator, quoting=quoting)
-        try:
-            names = next(table, None)
-            return names if more or any(line.strip() for line in lines[table.line_num :]) else None
-        except csv.Error as error:
-            raise InputError(f"{self.place}: line 1: {error}; expected the names of the columns") from None
+        return next(filter(None, csv.reader(texts, delimiter=self._separator, quoting=quoting)))
 
     def _rows(self, layout: Layout, share: tuple[int, int]) -> Iterator[Rows]:
         def invalid(row: arrow_csv.InvalidRow) -> str:
@@ -228,20 +229,29 @@ class _Good(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        while not self._held and (found := next(self._records, None)) is not None:
-            if found.unclosed is not None:
-                text = found.unclosed.decode("utf-8", "replace").rstrip()
-                self._broken.append(BrokenLine(f"{self._path}, line {found.line}", text, UNCLOSED_QUOTE))
-            elif found.line - self._lines[-1] != self._count - self._counts[-1]:
-                self._lines.append(found.line)
-                self._counts.append(self._count)
-                if len(self._lines) > MOST_PLACES:  # Arrow is at most some blocks behind
-                    del self._lines[: MOST_PLACES // 2], self._counts[: MOST_PLACES // 2]
-            self._count += found.count
-            self._held = memoryview(found.data)
-        size = min(len(self._held), len(buffer))
-        buffer[:size], self._held = self._held[:size], self._held[size:]
+        size = 0
+        while size < len(buffer) and (self._held or self._next()):
+            more = self._held[: len(buffer) - size]
+            buffer[size : size + len(more)], self._held = more, self._held[len(more) :]
+            size += len(more)
         return size
+
+    def _next(self) -> bool:
+        """Whether there are more records, of which the first are held now."""
+        found = next(self._records, None)
+        if found is None:
+            return False
+        if found.bad is not None:
+            text = found.bad.decode("utf-8", "replace").rstrip()
+            self._broken.append(BrokenLine(f"{self._path}, line {found.line}", text, found.why))
+        elif found.line - self._lines[-1] != self._count - self._counts[-1]:
+            self._lines.append(found.line)
+            self._counts.append(self._count)
+            if len(self._lines) > MOST_PLACES:  # Arrow is at most some blocks behind
+                del self._lines[: MOST_PLACES // 2], self._counts[: MOST_PLACES // 2]
+        self._count += found.count
+        self._held = memoryview(found.data)
+        return True
 
     def place(self, number: int) -> str:
         """Where the record with this number is, counted from 1."""
