@@ -13,7 +13,7 @@ from typing import Any
 
 from av.video.frame import VideoFrame
 
-from curate.codec.video.containers import MAX_CORRUPT
+from curate.codec.video.containers import INDEXED, MAX_CORRUPT
 from curate.codec.video.motion import Vectors, vectors
 from curate.codec.video.planes import Planes, of_frame
 from curate.codec.video.source import DAMAGE, Source
@@ -25,8 +25,9 @@ NOT_CODED_BYTES = 8
 FRAME_UNITS = (3, 6)
 """Types of AV1's units that have a frame's header."""
 MOST_LEADING = 32
-"""A recording that was cut open begins with frames that depend on what was before: the decoder leaves them out without
-an error. If it leaves out more, they are missing."""
+"""A recording that was cut open begins with frames that depend on what was before. They are shown before the first key
+frame or, where containers have no index, also stored before it. The decoder leaves them out without an error. If it
+leaves out more, they are missing."""
 I_FRAME = 1
 """AVPictureType."""
 
@@ -176,8 +177,9 @@ def _shows_none(packet: Any) -> bool:
 
 
 def _counted(source: Source, tally: Tally, early: set[int]) -> Iterator[object]:
-    """All packets; those that hold a frame count as missing until it comes. `early` gets the times of the first."""
-    before, packets = None, 0
+    """All packets; those that hold a frame count as missing until it comes. `early` gets the times of those that depend
+    on what was before the video."""
+    before, packets, first_key, indexed = None, 0, None, source.format in INDEXED
     try:
         for packet in source.packets():
             hidden = source.codec == "vp8" and not memoryview(packet)[0] & 0x10
@@ -186,8 +188,11 @@ def _counted(source: Source, tally: Tally, early: set[int]) -> Iterator[object]:
             hidden |= source.codec == "mpeg4" and packet.size <= NOT_CODED_BYTES  # the frame before stays
             if not (packet.is_discard or hidden or second_field):
                 tally.missing += 1
-                if packet.pts is not None and len(early) <= 2 * MOST_LEADING:
+                leads = not indexed if first_key is None else packet.pts is not None and packet.pts < first_key
+                if leads and packet.pts is not None and not packet.is_keyframe and len(early) <= MOST_LEADING:
                     early.add(packet.pts)
+            if first_key is None and (packet.is_keyframe or indexed):
+                first_key = packet.pts
             before, packets = packet.pts, packets + 1
             yield packet
         if source.format == "mp4" and packets < len(source.stream.index_entries):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 from fractions import Fraction
 from typing import Any
 
@@ -56,6 +57,21 @@ def test_frames_with_times_of_decoding_are_shown_in_order_and_not_copied(contain
     assert np.median(steps) == 40 and steps.max() <= 120
     with pytest.raises(Undecodable, match=r"not_copyable: the times of this .* are those of decoding"):
         extract(Reader(data), {"start_ms": 400, "stop_ms": 1600})
+
+
+@pytest.mark.parametrize("container", ["mp4", "mpegts"])
+def test_a_damaged_first_key_frame_and_what_depends_on_it_are_missing(container: str) -> None:
+    data = bytearray(made(Kind(container, "libx264", options=B_FRAMES | {"g": "12"}), range(36)))
+    with av.open(io.BytesIO(data)) as opened_by_hand:
+        first, second = itertools.islice((packet.pos for packet in opened_by_hand.demux(video=0)), 2)
+    assert first is not None and second is not None
+    for place in range(first, second):
+        if container == "mp4" or (place - first) % 188 > 60:  # the transport's headers stay
+            data[place] = 0
+    _, tally = passed(bytes(data))
+    assert tally.missing + tally.corrupt >= 3
+    reason = tally.reason()
+    assert reason is not None and reason.reason == "corrupt"
 
 
 def with_exif(number: int) -> bytes:
