@@ -189,7 +189,7 @@ def _counted(source: Source, tally: Tally, early: set[int]) -> Iterator[object]:
             if not (packet.is_discard or hidden or second_field):
                 tally.missing += 1
                 leads = not indexed if first_key is None else packet.pts is not None and packet.pts < first_key
-                if leads and packet.pts is not None and not packet.is_keyframe and len(early) <= MOST_LEADING:
+                if leads and packet.pts is not None and not packet.is_keyframe and len(early) <= 2 * MOST_LEADING:
                     early.add(packet.pts)
             if first_key is None and (packet.is_keyframe or indexed):
                 first_key = packet.pts
