@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import IO, Annotated, Any, ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pt
+from numpy.typing import NDArray
 from pydantic import Field
 
 from curate.acquire import fields, img2dataset
@@ -50,8 +52,8 @@ class AcquireParquet(Source):
 
     The image column is binary, or a struct of bytes and path (Hugging Face). The image and caption columns are found by
     name and type unless given. All other columns except binary ones go into `meta`, classes (Hugging Face's ClassLabel)
-    by name. The source id is the `id` column, or the struct's path, or `file:row`; and `file:row` in a file with a path
-    that an earlier row has too. Files and row groups are split into shards of `shard_rows`.
+    by name. The source id is the `id` column, or the struct's path, or `file:row`, also for a row with a path that an
+    earlier row has. Files and row groups are split into shards of `shard_rows`.
     """
 
     op: ClassVar[str] = "acquire.parquet"
@@ -73,16 +75,16 @@ class AcquireParquet(Source):
         skips: Skips = {}
         files = find_files(root, self.path, "parquet", self._place, skips=skips)
         with ThreadPoolExecutor(THREADS) as threads:
-            groups = list(threads.map(lambda file: self._groups(root, file), files))
-        good = [(file, sizes) for file, sizes in zip(files, groups, strict=True) if sizes is not None]
-        bad = [file for file, sizes in zip(files, groups, strict=True) if sizes is None]
-        if not any(sum(sizes) for _, sizes in good):
+            found = list(threads.map(lambda file: self._sizes(root, file), files))
+        good = [(file, *sizes) for file, sizes in zip(files, found, strict=True) if sizes is not None]
+        bad = [file for file, sizes in zip(files, found, strict=True) if sizes is None]
+        if not any(sum(sizes) for _, sizes, _ in good):
             what = f"{bad[0].path!r} is not a readable parquet file" if bad else "no rows"
             raise InputError(f"{self._place}: {len(files)} files in {root.root!r}, {what}; give files of images")
-        by_row = set() if self.id else self._with_repeats(root, [file for file, _ in good])
+        repeats = self._repeats(root, [(file, layout) for file, _, layout in good])
         portions = []
-        for spans in split_rows([sizes for _, sizes in good], self.shard_rows):
-            parts = [_part(good[span.file][0], span, by_row) for span in spans]
+        for spans in split_rows([sizes for _, sizes, _ in good], self.shard_rows):
+            parts = [_part(good[span.file][0], span, good[span.file][2], repeats) for span in spans]
             portions.append(Portion({"parts": parts}, sum(span.rows for span in spans)))
         if bad:
             unread = tuple(file.path for file in bad if file.folder)
@@ -96,49 +98,48 @@ class AcquireParquet(Source):
     def _root(self) -> Storage:
         return root_of(self.path, "parquet", self._place)
 
-    def _groups(self, root: Storage, file: FileInfo) -> list[int] | None:
-        """Rows of each row group; None if the file cannot be read. Raises InputError if a column is missing."""
+    def _sizes(self, root: Storage, file: FileInfo) -> tuple[list[int], Layout] | None:
+        """Rows of each row group, and the columns; None if the file cannot be read. Raises InputError if a column is
+        missing."""
         if file.reject:
             return None
         try:
             with open_file(root, file.path) as opened:
                 parquet = pq.ParquetFile(opened)
-                self._layout(parquet, root, file.path)
-                return _group_rows(parquet)
+                return _group_rows(parquet), self._layout(parquet, root, file.path)
         except (pa.ArrowException, PermissionError):
             return None
 
-    def _with_repeats(self, root: Storage, files: list[FileInfo]) -> set[str]:
-        """Files with a path of an image that an earlier row has too, as after Hugging Face's `push_to_hub`, which keeps
-        base names alone. Compares the first MOST_PATHS."""
-        known, found = set[int](), set[str]()
+    def _repeats(self, root: Storage, files: list[tuple[FileInfo, Layout]]) -> dict[str, NDArray[np.intp]]:
+        """File -> its rows with a path that an earlier row has, as after Hugging Face's `push_to_hub`, which keeps base
+        names alone. Reads the paths only, and only so many files that they have MOST_PATHS."""
+        named = [file for file, layout in files if layout.path is not None and not self.id]
+        known, found = np.empty(0, np.uint64), dict[str, NDArray[np.intp]]()
         with ThreadPoolExecutor(THREADS) as threads:
-            for start in range(0, len(files), THREADS):
-                some = files[start : start + THREADS]
-                for file, hashes in zip(some, threads.map(lambda file: self._paths(root, file), some), strict=True):
-                    if len(set(hashes)) < len(hashes) or not known.isdisjoint(hashes):
-                        found.add(file.path)
-                    known.update(hashes)
+            for start in range(0, len(named), THREADS):
+                some = named[start : start + THREADS]
+                for file, paths in zip(some, threads.map(lambda file: self._paths(root, file), some), strict=True):
+                    firsts = np.unique(paths[0], return_index=True)[1]
+                    new = np.isin(np.arange(len(paths[0])), firsts) & ~np.isin(paths[0], known)
+                    found[file.path] = np.flatnonzero(~(new | paths[1]))
+                    known = np.union1d(known, paths[0][~paths[1]])
                 if len(known) > MOST_PATHS:
                     break
         return found
 
-    def _paths(self, root: Storage, file: FileInfo) -> list[int]:
-        """Hashes of the images' paths, of which nothing else is read."""
-        with open_file(root, file.path) as opened:
-            parquet = pq.ParquetFile(opened)
-            image = self._layout(parquet, root, file.path).image
-            kind = parquet.schema_arrow.field(image).type
-            if not pt.is_struct(kind) or kind.get_field_index("path") < 0:
-                return []
-            try:
-                batches = [batch.column(0).field("path") for batch in parquet.iter_batches(columns=[f"{image}.path"])]
-            except (pa.ArrowException, OSError) as error:
-                if not _is_corrupt(error):
-                    raise
-                return []  # its rows are rejected
-        paths = [path.cast(pa.string()).drop_null() for path in batches]
-        return [one for path in paths for one in hashed(path)[0].tolist()]
+    def _paths(self, root: Storage, file: FileInfo) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:
+        """Hash of each image's path, and which have none. Empty if the file's rows cannot be read."""
+        try:
+            with open_file(root, file.path) as opened:
+                parquet = pq.ParquetFile(opened)
+                wanted = str(self._layout(parquet, root, file.path).path)
+                batches = [batch.column(0).field("path") for batch in parquet.iter_batches(columns=[wanted])]
+        except (pa.ArrowException, OSError) as error:
+            if not _is_corrupt(error):
+                raise
+            batches = []
+        paths = pa.chunked_array(batches, pa.string()).combine_chunks() if batches else pa.nulls(0, pa.string())
+        return hashed(paths)[0], paths.is_null().to_numpy(zero_copy_only=False)
 
     def _layout(self, parquet: pq.ParquetFile, root: Storage, path: str) -> Layout:
         return find_layout(parquet.schema_arrow, root.url_of(path), self.image, self.caption, self.id)
@@ -161,14 +162,16 @@ class AcquireParquet(Source):
                 f"{url}: {size} bytes, but {part['size']} when the run began; run again when it is complete"
             )
         parquet = pq.ParquetFile(opened, buffer_size=BUFFER_BYTES, pre_buffer=False)
-        layout = replace(self._layout(parquet, root, part["file"]), by_row=part.get("by_row", False))
+        layout = self._layout(parquet, root, part["file"])
+        repeats = {row for first, stop in part.get("repeats", ()) for row in range(first, stop)}
         stem = part["file"].removesuffix(".parquet")
         row = part["start"]
         for group, first, last in overlaps(_group_rows(parquet), part["start"], part["stop"]):
             end = row + last - first
             try:
                 for fields_of_row in _group(parquet, group, first, last, layout):
-                    yield one_row(f"{stem}:{row}", self._sample, fields_of_row, layout, f"{stem}:{row}")
+                    place = f"{stem}:{row}"
+                    yield one_row(place, self._sample, fields_of_row, layout, place, row in repeats)
                     row += 1
             except (pa.ArrowException, OSError) as error:
                 if not _is_corrupt(error):
@@ -177,10 +180,10 @@ class AcquireParquet(Source):
                 yield Incoming(f"{stem}:{lost}", reject="unreadable")
             row = end
 
-    def _sample(self, row: dict[str, Any], layout: Layout, place: str) -> Incoming:
+    def _sample(self, row: dict[str, Any], layout: Layout, place: str, repeated: bool) -> Incoming:
         image = row.pop(layout.image)
         data, path = (image.get("bytes"), image.get("path")) if isinstance(image, dict) else (image, None)
-        given = row.get(layout.id) if layout.id else None if layout.by_row else path
+        given = row.get(layout.id) if layout.id else None if repeated else path
         if layout.id and layout.id != layout.caption:
             row.pop(layout.id)
         sample = Incoming(place if given in (None, "", UNREADABLE) else fields.plain(str(given)))
@@ -237,9 +240,16 @@ def _is_corrupt(error: Exception) -> bool:
     return isinstance(error, pa.ArrowException) or (isinstance(error, OSError) and error.errno is None)
 
 
-def _part(file: FileInfo, span: RowSpan, by_row: set[str]) -> dict[str, Any]:
-    part = {"file": file.path, "size": file.size, "stamp": file.stamp, "start": span.start, "stop": span.stop}
-    return part | ({"by_row": True} if file.path in by_row else {})
+def _part(file: FileInfo, span: RowSpan, layout: Layout, repeats: Mapping[str, NDArray[np.intp]]) -> dict[str, Any]:
+    part: dict[str, Any] = {
+        "file": file.path, "size": file.size, "stamp": file.stamp, "start": span.start, "stop": span.stop
+    }  # fmt: skip
+    rows = repeats.get(file.path, np.empty(0, np.intp))
+    rows = rows[(span.start <= rows) & (rows < span.stop)]
+    if len(rows):
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
+        part["repeats"] = [[int(run[0]), int(run[-1]) + 1] for run in runs]
+    return part | ({"classes": [name for name, _ in layout.classes]} if layout.classes else {})
 
 
 # --- columns ---
@@ -257,8 +267,8 @@ class Layout:
     """All other columns that are not binary."""
     classes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Names of the classes of columns that hold their numbers."""
-    by_row: bool = False
-    """Whether the source id is `file:row` although images have paths."""
+    path: str | None = None
+    """The image's path within its struct."""
 
     def names(self) -> list[str]:
         return list(dict.fromkeys(name for name in (self.image, self.caption, self.url, self.id, *self.fields) if name))
@@ -282,26 +292,32 @@ def find_layout(schema: pa.Schema, place: str, image: str | None, caption: str |
     url = "url" if "url" in types and _is_text(types["url"]) else None
     used = {image, caption, url, id}
     others = tuple(name for name, kind in types.items() if name not in used and not _is_image(kind))
-    return Layout(image, caption, url, id, others, tuple(class_names(schema).items()))
+    classes = tuple((name, names) for name, names in class_names(schema).items() if name in others)
+    return Layout(image, caption, url, id, others, classes, _path_of(schema, image))
+
+
+def _path_of(schema: pa.Schema, image: str) -> str | None:
+    kind, name = schema.types[schema.names.index(image)], f"{image}.path"
+    is_struct = pt.is_struct(kind) and (place := kind.get_field_index("path")) >= 0 and _is_text(kind.field(place).type)
+    alone = schema.names.count(image) == 1 and not any(f"{other}.".startswith(f"{name}.") for other in schema.names)
+    return name if is_struct and alone else None
 
 
 def class_names(schema: pa.Schema) -> dict[str, tuple[str, ...]]:
     """Column -> names of its classes: the features of type ClassLabel in the schema's metadata, alone or in lists, as
     Hugging Face's datasets writes them."""
     try:
-        found = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
-        return {name: names for name, feature in found.items() if (names := _names_of(feature))}
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        return {name: names for name, feature in features.items() if (names := _names_of(feature))}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):  # not what `datasets` writes
         return {}
 
 
 def _names_of(feature: Any) -> tuple[str, ...]:
-    if isinstance(feature, list):
-        feature = {"feature": feature[0]}
-    while isinstance(feature, dict) and "feature" in feature:
-        feature = feature["feature"]
-    names = feature["names"] if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else ()
-    return tuple(map(str, names))
+    while isinstance(feature, list | dict) and (isinstance(feature, list) or "feature" in feature):
+        feature = next(iter(feature), None) if isinstance(feature, list) else feature["feature"]
+    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+    return tuple(map(str, names)) if isinstance(names, list) else ()
 
 
 def named(value: Any, names: Sequence[str]) -> Any:

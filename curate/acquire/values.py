@@ -14,13 +14,10 @@ UNREADABLE = object()
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
-def python_rows(
-    batch: pa.RecordBatch, names: Sequence[str] | None = None, unreadable: Any = UNREADABLE
-) -> list[dict[str, Any]]:
-    """Rows of a batch, or of its columns with these names. If a name repeats, the later columns are `name_2`, …"""
-    found = unique(batch.schema.names)
-    wanted = [place for place, name in enumerate(found) if names is None or name in names]
-    columns = {found[place]: python_values(batch.column(place), unreadable) for place in wanted}
+def python_rows(batch: pa.RecordBatch, unreadable: Any = UNREADABLE) -> list[dict[str, Any]]:
+    """Rows of a batch. If a name repeats, the later columns are `name_2`, …"""
+    names = unique(batch.schema.names)
+    columns = {name: python_values(column, unreadable) for name, column in zip(names, batch.columns, strict=True)}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)] if columns else []
 
 
@@ -42,7 +39,7 @@ def unique(names: Sequence[str]) -> list[str]:
 
 def python_values(column: pa.Array, unreadable: Any = UNREADABLE) -> list[Any]:
     """As `to_pylist`, but `unreadable` for text that is not UTF-8, ISO 8601 text for times that Python cannot hold
-    (nanoseconds, years above 9999), and seconds for such durations."""
+    (nanoseconds, years above 9999; in UTC, if their time zone is not known), and seconds for such durations."""
     try:
         return column.to_pylist()
     except (ValueError, OverflowError):
@@ -64,6 +61,9 @@ def _value(scalar: pa.Scalar, unreadable: Any) -> Any:
     if pt.is_duration(kind):
         return scalar.value / _PER_SECOND[kind.unit]
     if pt.is_temporal(kind):
-        text = scalar.cast(pa.string()).as_py()
+        try:
+            text = scalar.cast(pa.string()).as_py()
+        except pa.ArrowInvalid:  # an unknown time zone
+            return _value(scalar.cast(pa.timestamp(kind.unit, "UTC")), unreadable)
         return str(scalar.value) if text.startswith("<") else text.replace(" ", "T", 1)
     return unreadable
