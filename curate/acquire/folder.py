@@ -23,7 +23,7 @@ from curate.codec.patterns import THREADS
 from curate.codec.readers import MEMORY_BYTES, FileReader
 from curate.core.contracts import ROW_REASONS, Added, Incoming, Location, Portion, Runtime, Source, one_row
 from curate.core.errors import InputError, Reject
-from curate.core.ledger import Skips, skip
+from curate.core.ledger import skips_of
 from curate.core.reader import LostError, Reader
 from curate.core.store.storage import Storage
 
@@ -137,14 +137,14 @@ class AcquireFolder(Source):
         return self
 
     def plan(self) -> list[Portion]:
-        skips: Skips = {}
-        listed = [(folder, self._listed(folder.root, skips)) for folder in self._folders()]
+        skipped: dict[str, str] = {}
+        listed = [(folder, self._listed(folder, skipped)) for folder in self._folders()]
         if len(listed) > 1:
             _check_apart(self._place, listed)
         if self.metadata is not None:
             self._join(self.metadata, listed)
         first, *others = (portion for folder, samples in listed for portion in self._portions(folder, samples))
-        return [replace(first, skipped=skips), *others]
+        return [replace(first, skipped=skips_of(skipped)), *others]
 
     def _folders(self) -> list[Folder]:
         if isinstance(self.path, str):
@@ -163,10 +163,13 @@ class AcquireFolder(Source):
         first = [Folder(roots[0], names[0])]
         return first + [Folder(root, name, f"{name}/") for root, name in zip(roots[1:], names[1:], strict=True)]
 
+    def _opened(self, metadata: str) -> tuple[Storage, str]:
+        beside, _, name = metadata.rpartition("/")
+        return listing.open_root(beside or ("/" if metadata.startswith("/") else "."), f"{self.op}: metadata"), name
+
     def _join(self, metadata: str, listed: list[tuple[Folder, list[dict[str, Any]]]]) -> None:
         """Add the rows of a metadata file to the samples."""
-        beside, _, name = metadata.rpartition("/")
-        root = listing.open_root(beside or ("/" if metadata.startswith("/") else "."), f"{self.op}: metadata")
+        root, name = self._opened(metadata)
         rows = load_metadata(root, [FileInfo(name)], self.metadata_key)
         samples = {folder.prefix + sample["path"]: sample for folder, content in listed for sample in content}
         for path, row in joined(f"{self.op}: metadata: {metadata}", rows, samples).items():
@@ -177,16 +180,20 @@ class AcquireFolder(Source):
         source = portion.content.get("source", "")
         return next(folder for folder in self._folders() if folder.source == source)
 
-    def _listed(self, root: Storage, skips: Skips) -> list[dict[str, Any]]:
-        """Content of all samples of a folder; `skips` gets the files that have no part in any. Raises InputError if
+    def _listed(self, folder: Folder, skipped: dict[str, str]) -> list[dict[str, Any]]:
+        """Content of all samples of a folder; `skipped` gets the files that have no part in any. Raises InputError if
         there are none."""
-        found = listing.list_files(root, self._place, skips=skips)
+        root, unread = folder.root, dict[str, str]()
+        found = listing.list_files(root, self._place, skipped=unread)
         rows = load_metadata(root, [file for file in found if is_metadata(file.path) and not file.reject])
-        samples = self._samples(found, rows)
+        unread |= self._others(root, found)
+        samples = self._samples([file for file in found if file.path not in unread], rows)
         used = {path for sample in samples for path in (sample["path"], *(sample[kind][0] for kind in _beside(sample)))}
+        joined_to = None if self.metadata is None else Storage.url_of(*self._opened(self.metadata))
         for file in found:
-            if file.path not in used and not is_metadata(file.path):
-                skip(skips, "too_large" if self._is_unnamed(file) else "other_extension", file.path)
+            if file.path not in used and not is_metadata(file.path) and root.url_of(file.path) != joined_to:
+                unread.setdefault(file.path, "other_extension")
+        skipped |= {folder.prefix + path: reason for path, reason in unread.items()}
         if not samples:
             known = (*(self.extensions if "image" in self.media else ()), *self._videos)
             wanted = ", ".join(known[:6]) + (" …" if len(known) > 6 else "")
@@ -246,16 +253,28 @@ class AcquireFolder(Source):
     def _is_sample(self, file: FileInfo) -> bool:
         found = extension(file.path)
         known = found in self._videos or (found in self.extensions and "image" in self.media)
-        return file.folder or known or (self._is_unnamed(file) and file.size <= self._most(file))
+        return file.folder or known or self._is_unnamed(file)
 
     def _is_unnamed(self, file: FileInfo) -> bool:
         """Whether the first bytes decide, not the name."""
         given = (self.extensions, RASTER_EXTENSIONS), (self.videos, VIDEO_EXTENSIONS)
-        return not extension(file.path) and all(set(own) == set(usual) for own, usual in given)
+        return not (extension(file.path) or file.folder) and all(set(own) == set(usual) for own, usual in given)
 
-    def _most(self, file: FileInfo) -> int:
+    def _others(self, root: Storage, found: list[FileInfo]) -> dict[str, str]:
+        """Files without an extension whose first bytes are not those of a sample, and why."""
+        other = "not_an_image" if "image" in self.media else "not_a_video"
+
+        def reason(file: FileInfo) -> str | None:
+            opened = _open(root, file) if file.reject is None else Reject(file.reject)
+            return None if isinstance(opened, Reject) or media.extension_of(opened, self.media) else other
+
+        unnamed = [file for file in found if self._is_unnamed(file)]
+        with ThreadPoolExecutor(THREADS) as threads:
+            return {file.path: why for file, why in zip(unnamed, threads.map(reason, unnamed), strict=True) if why}
+
+    def _most(self, path: str) -> int:
         """Bytes that a file may have."""
-        found = extension(file.path)
+        found = extension(path)
         return self.max_video_bytes if found in self._videos or not (found or "image" in self.media) else self.max_bytes
 
     def _content(self, file: FileInfo, by_path: dict[str, FileInfo], row: Row | None) -> dict[str, Any]:
@@ -263,7 +282,8 @@ class AcquireFolder(Source):
         stem = posixpath.splitext(file.path)[0]
         beside = {kind: by_path.get(f"{stem}.{kind}") for kind in SIDECARS if not file.folder}
         sidecars = {kind: found for kind, found in beside.items() if found is not None and found is not file}
-        reject = file.reject or ("too_large" if file.size > self._most(file) else _sidecar_reject(sidecars.values()))
+        too_large = "too_large" if file.size > self._most(file.path) else None
+        reject = file.reject or too_large or _sidecar_reject(sidecars.values())
         if reject:
             content["reject"] = reject
         if file.folder:
@@ -274,25 +294,10 @@ class AcquireFolder(Source):
 
     def read(self, portion: Portion) -> Iterator[Incoming]:
         folder, items = self._folder_of(portion), portion.content["files"]
-        others = dict.fromkeys(self._others(folder.root, items))
-        for path in others:
-            portion.skip("not_an_image" if "image" in self.media else "not_a_video", path)
-        items = [item for item in items if item["path"] not in others]
         data = _read(folder.root, [file for item in items for file in _files(item).values()])
         for item in items:
             own = {kind: next(data) for kind in _files(item)}
             yield one_row(folder.prefix + item["path"], self._sample, folder, item, own)
-
-    def _others(self, root: Storage, items: list[dict[str, Any]]) -> list[str]:
-        """Files without an extension that are no samples by their first bytes, of which nothing else is read."""
-
-        def is_other(item: dict[str, Any]) -> bool:
-            found = _open(root, _files(item)["image"])
-            return not isinstance(found, Reject) and media.extension_of(found, self.media) is None
-
-        unnamed = [item for item in items if not extension(item["path"]) and "reject" not in item]
-        with ThreadPoolExecutor(THREADS) as threads:
-            return [item["path"] for item, other in zip(unnamed, threads.map(is_other, unnamed), strict=True) if other]
 
     def _sample(self, folder: Folder, item: dict[str, Any], data: dict[str, bytes | Reader | Reject]) -> Incoming:
         path = item["path"]

@@ -156,7 +156,7 @@ def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[in
 
 
 def _bad_row(names: list[str], found: Records, place: str, column: str) -> tuple[str, Row]:
-    """The image of a line that is no record, as far as it can be known, or else the line, and the reason."""
+    """The image of a line that cannot be a record, or the line if its name cannot be read; and the reason."""
     assert found.bad is not None
     values = [_decoded(value) for value in fields_of(found.bad, ",")]
     bad, whole = (UNCLOSED_QUOTE, values) if found.why == UNCLOSED_QUOTE else (BAD, values[:-1])

@@ -24,7 +24,7 @@ from curate.codec.listing import FileInfo, open_file
 from curate.codec.patterns import THREADS, find_files, root_of
 from curate.core.contracts import ROW_REASONS, Incoming, Location, Portion, Runtime, Source, one_row
 from curate.core.errors import InputError, Reject
-from curate.core.ledger import Skips
+from curate.core.ledger import skips_of
 from curate.core.store.storage import Storage
 
 BATCH_BYTES = 8 << 20
@@ -72,8 +72,8 @@ class AcquireParquet(Source):
 
     def plan(self) -> list[Portion]:
         root = self._root()
-        skips: Skips = {}
-        files = find_files(root, self.path, "parquet", self._place, skips=skips)
+        skipped: dict[str, str] = {}
+        files = find_files(root, self.path, "parquet", self._place, skipped=skipped)
         with ThreadPoolExecutor(THREADS) as threads:
             found = list(threads.map(lambda file: self._sizes(root, file), files))
         good = [(file, *sizes) for file, sizes in zip(files, found, strict=True) if sizes is not None]
@@ -89,7 +89,7 @@ class AcquireParquet(Source):
         if bad:
             unread = tuple(file.path for file in bad if file.folder)
             portions.append(Portion({"bad": [file.path for file in bad]}, len(bad), unread=unread))
-        return [replace(portions[0], skipped=skips), *portions[1:]]
+        return [replace(portions[0], skipped=skips_of(skipped)), *portions[1:]]
 
     @property
     def _place(self) -> str:
@@ -107,7 +107,9 @@ class AcquireParquet(Source):
             with open_file(root, file.path) as opened:
                 parquet = pq.ParquetFile(opened)
                 return _group_rows(parquet), self._layout(parquet, root, file.path)
-        except (pa.ArrowException, PermissionError):
+        except (pa.ArrowException, OSError) as error:
+            if not (_is_corrupt(error) or isinstance(error, PermissionError)):
+                raise
             return None
 
     def _repeats(self, root: Storage, files: list[tuple[FileInfo, Layout]]) -> dict[str, NDArray[np.intp]]:

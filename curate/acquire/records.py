@@ -19,7 +19,7 @@ MOST_BYTES = 16 << 20
 TOO_LONG = f"more than {MOST_BYTES >> 20} MiB"
 SHOWN_BYTES = 1000
 MISFITS = 10
-"""The lines that a field took in are records even if one line in this many is none."""
+"""The lines that a field took in are records even if one in this many could not be."""
 _BREAK = rb"(?:\r\n?|\n)"
 _FIRST = re.compile(_BREAK)
 _LINES = re.compile(rb"(?:[^\r\n]++%s)*+" % _BREAK)
@@ -65,7 +65,7 @@ class Grammar:
 
     def record(self, data: bytes, start: int, most: int | None = None) -> tuple[int, int | None]:
         """(where the record at `start` ends, number of its fields). The number is None if a quote is not closed, or if
-        several lines have more than `most` fields. The end of `data` is that of the file if no quote is open there."""
+        several lines have more than `most` fields. The end of `data` is that of the file unless a quote is open there."""
         if not self.quotes:
             found = _FIRST.search(data, start)
             end = len(data) if found is None else found.end()

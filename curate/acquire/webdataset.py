@@ -22,14 +22,11 @@ from curate.codec.patterns import THREADS, NoFilesError, find_files, root_of
 from curate.codec.tars import MEMBER_REASONS, Member, members
 from curate.core.contracts import ROW_REASONS, Added, Incoming, Location, Portion, Runtime, Source, one_row
 from curate.core.errors import InputError, Reject
-from curate.core.ledger import Skips
+from curate.core.ledger import skips_of
 from curate.core.store.storage import Storage
 
 COUNTED_TABLES = 2000
 """Maximum number of img2dataset tables that planning opens to count rows."""
-
-OF_SAMPLE = (*TEXT_SUFFIXES, "json", "cls")
-"""Suffixes of members that describe a sample."""
 
 REASONS = {
     **MEMBER_REASONS,
@@ -95,14 +92,16 @@ class AcquireWebDataset(Source):
 
     def plan(self) -> list[Portion]:
         root = self._root()
-        skips: Skips = {}
-        tars = find_files(root, self.path, "tar", self._place, skips=skips)
+        skipped: dict[str, str] = {}
+        tars = find_files(root, self.path, "tar", self._place, skipped=skipped)
         tables = {} if self.layout == "webdataset" else self._tables(root, tars)
+        for table in tables.values():
+            skipped.pop(table.path, None)
         contents = [self._content(tar, tables.get(tar.path)) for tar in tars]
         counts = _counts(root, contents)
         found = zip(tars, contents, counts, strict=True)
         first, *others = [Portion(content, rows, unread=(tar.path,) * tar.folder) for tar, content, rows in found]
-        return [replace(first, skipped=skips), *others]
+        return [replace(first, skipped=skips_of(skipped)), *others]
 
     @property
     def _place(self) -> str:
@@ -169,8 +168,9 @@ class AcquireWebDataset(Source):
         """The samples; `skip` gets their members that are not used."""
         for group in groups:
             picked = self._picked(group)
+            used = {*[suffix for suffix in TEXT_SUFFIXES if suffix in group.members][:1], "json", "cls"}
             for suffix, member in group.members.items():
-                if suffix not in OF_SAMPLE and not (picked and member is picked[1]):
+                if suffix not in used and not (picked and member is picked[1]):
                     skip("other_member", member.name)
             yield group
 

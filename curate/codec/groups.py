@@ -37,7 +37,7 @@ def split_name(path: str, *, last_dot: bool = False) -> tuple[str, str] | None:
     """(stem, suffix) of a member; None if it belongs to no sample. last_dot: the stem ends there, not at the first."""
     folder, slash, name = path.rpartition("/")
     base, dot, suffix = name.rpartition(".") if last_dot else name.partition(".")
-    if not base or not dot or _SKIPPED.match(path):
+    if not base or not dot or name.startswith(".") or _SKIPPED.match(path):
         return None
     return folder + slash + base, suffix.lower()
 

@@ -2,7 +2,7 @@
 
 Images are untrusted input. The first bytes select the decoder, the size in the header is checked before any pixel is
 decoded, and every error of a decoder becomes `Undecodable` with a reason of REASONS. The decoder of HEIF, which had the
-most errors that write outside of memory, runs in a limited child process. Pillow's limits are global to the process
+most errors that write out of bounds, runs in a limited child process. Pillow's limits are global to the process
 (`Image.MAX_IMAGE_PIXELS`, warning filters). This module calls the format's plugin without `Image.open`, so that it
 works in any number of threads and changes no setting of other users of Pillow.
 """
@@ -175,7 +175,8 @@ def decode(
 
 
 def has_profile(data: bytes) -> bool:
-    """Whether `srgb` matters to `decode`. Raises Undecodable."""
+    """Whether `srgb` matters to `decode`, for formats whose headers tell: not for HEIF and JPEG XL. Raises
+    Undecodable."""
     name = _known_format(data)
     try:
         return other_profile(_open(name, data, None).info.get("icc_profile")) is not None
@@ -260,6 +261,7 @@ def _undecodable(name: str, reader: Reader, error: Exception) -> Exception:
         return Undecodable("metadata_bomb", text)
     if "truncated" in lowered or "unexpected end" in lowered or is_truncated(name, reader):
         return Undecodable("truncated", text)
-    if isinstance(error, NotImplementedError | ImportError) or "unsupported" in lowered or "not finite" in lowered:
+    unsupported = "unsupported" in lowered or "not been built in" in lowered or "not finite" in lowered
+    if isinstance(error, NotImplementedError | ImportError) or unsupported:
         return Undecodable("unsupported", text)
     return Undecodable("corrupt", text)

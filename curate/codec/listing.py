@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from curate.core.errors import InputError, StorageError
-from curate.core.ledger import Skips, skip
 from curate.core.store.storage import Storage, open_storage
 
 Stamp = int | str | None
@@ -91,9 +90,10 @@ def list_files(
     *,
     follow_links: bool = False,
     remedy: str = "give the folder it is in",
-    skips: Skips | None = None,
+    skipped: dict[str, str] | None = None,
 ) -> list[FileInfo]:
-    """All entries below the root that are neither hidden nor a system's, which `skips` gets, sorted by path.
+    """All entries below the root that are neither hidden nor a system's, sorted by path. `skipped` gets the others,
+    and why.
 
     follow_links: follow symbolic links that lead out of the root; otherwise they are rejects. A link to a folder inside
     the root is skipped, since its files are listed there. Raises NoFolderError if the root is not a folder, or
@@ -111,13 +111,13 @@ def list_files(
         raise NoFolderError(f"{place}: {root.root!r} does not exist; give an existing folder or URL") from None
     except read_errors(root) as error:
         raise cannot_read(place, root.root, error) from None
-    listed, unused = list[FileInfo](), Skips() if skips is None else skips
+    listed = list[FileInfo]()
     for file in sorted((file for file in found if file.path), key=lambda file: file.path):
-        reason = set_aside(file.path)
+        reason = passed_over(file.path)
         if reason is None:
             listed.append(file)
-        else:
-            skip(unused, reason, file.path)
+        elif skipped is not None:
+            skipped[file.path] = reason
     return listed
 
 
@@ -134,7 +134,7 @@ def _stamp(info: dict[str, Any]) -> Stamp:
     return value if value is None else str(value).strip('"')
 
 
-def set_aside(path: str) -> str | None:
+def passed_over(path: str) -> str | None:
     """Why a file is not looked at, regardless of its extension; None if it is."""
     parts = path.split("/")
     if any(part.startswith(".") for part in parts):

@@ -24,11 +24,10 @@ from curate.codec.listing import (
     file_info,
     list_files,
     open_root,
+    passed_over,
     read_errors,
-    set_aside,
 )
 from curate.core.errors import InputError
-from curate.core.ledger import Skips, joined_skips, skip
 from curate.core.store.storage import Storage, open_storage
 
 THREADS = 16
@@ -83,25 +82,25 @@ def find_files(
     place: str,
     *,
     follow_links: bool = False,
-    skips: Skips | None = None,
+    skipped: dict[str, str] | None = None,
 ) -> list[FileInfo]:
     """Files of the given extension, relative to the root, each once, sorted by path; `list_files` says which of a
-    folder, whose other files `skips` gets.
+    folder. `skipped` gets the reason of each other file there.
 
     Raises InputError if a path names no file, and NoFilesError if a folder or glob has none of the extension.
     """
     given = [paths] if isinstance(paths, str) else list(paths)
     named = {path: _named(path, text) for text in given for path in expand(text, place)}
     find = partial(_find, root, suffix=suffix, place=place, follow_links=follow_links)
-    unused = [Skips() for _ in named]
+    unused = [dict[str, str]() for _ in named]
     if len(named) > 1 and not root.local:
         with ThreadPoolExecutor(THREADS) as threads:
             parts = list(threads.map(find, named.keys(), named.values(), unused))
     else:
         parts = list(map(find, named.keys(), named.values(), unused))
-    if skips is not None:
-        skips |= joined_skips(skips, *unused)
     found = {file.path: file for part in parts for file in part}
+    if skipped is not None:
+        skipped |= {name: reason for part in unused for name, reason in part.items() if name not in found}
     return [found[path] for path in sorted(found)]
 
 
@@ -133,13 +132,15 @@ def _common(paths: list[str]) -> str:
 
 
 def _find(
-    root: Storage, path: str, name: str, skips: Skips, *, suffix: Suffix, place: str, follow_links: bool
+    root: Storage, path: str, name: str, skipped: dict[str, str], *, suffix: Suffix, place: str, follow_links: bool
 ) -> list[FileInfo]:
     inside = str(root.fs._strip_protocol(path))
     if root.local:
         inside = str(Path(inside).absolute())  # without `//` and `/./`, like the root
     if has_magic(path):
-        found = [file for file in _glob(root, inside, path, place) if has_suffix(file.path, suffix)]
+        matched = _glob(root, inside, path, place, skipped)
+        found = [file for file in matched if has_suffix(file.path, suffix)]
+        skipped |= {file.path: "other_extension" for file in matched if not has_suffix(file.path, suffix)}
         if not found:
             raise NoFilesError(f"{place}: {name} matches no {_dotted(suffix)} file; {_expected(suffix)}")
         return found
@@ -147,7 +148,8 @@ def _find(
         return [_one(root, path, name, inside, place, suffix)]
     below = open_storage(str(root.fs.unstrip_protocol(inside)))
     try:
-        listed = list_files(below, place, follow_links=follow_links, remedy=_expected(suffix), skips=skips)
+        others: dict[str, str] = {}
+        listed = list_files(below, place, follow_links=follow_links, remedy=_expected(suffix), skipped=others)
     except NoFolderError:
         if not extension(path):
             raise
@@ -156,11 +158,10 @@ def _find(
     found = [file for file in listed if file.folder or has_suffix(file.path, suffix)]
     if not found:
         raise NoFilesError(f"{place}: {name} has no {_dotted(suffix)} file ({_contents(listed, suffix)}")
-    prefix = below.root[len(root.root.rstrip("/")) + 1 :]
-    for file in listed:
-        if not file.folder and not has_suffix(file.path, suffix):
-            skip(skips, "other_extension", f"{prefix}/{file.path}" if prefix else file.path)
-    return [replace(file, path=f"{prefix}/{file.path}" if prefix else file.path) for file in found]
+    prefix = f"{below.root[len(root.root.rstrip('/')) + 1 :]}/".removeprefix("/")
+    others |= {file.path: "other_extension" for file in listed if not file.folder and not has_suffix(file.path, suffix)}
+    skipped |= {f"{prefix}{path}": reason for path, reason in others.items()}
+    return [replace(file, path=f"{prefix}{file.path}") for file in found]
 
 
 def _one(root: Storage, path: str, name: str, inside: str, place: str, suffix: Suffix) -> FileInfo:
@@ -175,14 +176,15 @@ def _one(root: Storage, path: str, name: str, inside: str, place: str, suffix: S
         raise cannot_read(place, path, error) from None
 
 
-def _glob(root: Storage, inside: str, path: str, place: str) -> list[FileInfo]:
+def _glob(root: Storage, inside: str, path: str, place: str, skipped: dict[str, str]) -> list[FileInfo]:
     try:
         root.fs.invalidate_cache()
         matches: dict[str, dict[str, Any]] = root.fs.glob(inside, detail=True)
         found = [file_info(root, match, info) for match, info in matches.items() if info["type"] == "file"]
     except read_errors(root) as error:
         raise cannot_read(place, path, error) from None
-    return [file for file in found if set_aside(file.path) is None]
+    skipped |= {file.path: reason for file in found if (reason := passed_over(file.path)) is not None}
+    return [file for file in found if file.path not in skipped]
 
 
 def _contents(files: Sequence[FileInfo], suffix: Suffix) -> str:

@@ -49,6 +49,14 @@ def skip(skips: Skips, reason: str, name: str) -> None:
     skips[kind] = found + Skip(1, shown)
 
 
+def skips_of(reasons: Mapping[str, str]) -> Skips:
+    """From name -> reason."""
+    skips = Skips()
+    for name, reason in reasons.items():
+        skip(skips, reason, name)
+    return skips
+
+
 def joined_skips(*several: Mapping[str, Skip]) -> Skips:
     kinds = sorted({kind for skips in several for kind in skips})
     return {kind: sum((skips[kind] for skips in several if kind in skips), Skip()) for kind in kinds}

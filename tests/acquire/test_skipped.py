@@ -23,6 +23,7 @@ from curate.api import Workspace
 from curate.cli.tables import funnel_of
 from curate.codec.listing import SKIPPED
 from curate.core.contracts import Incoming, Source
+from curate.core.errors import InputError
 from curate.core.ledger import MOST_KINDS, MOST_NAMES, Skip, Skips, joined_skips, skip, told
 from curate.core.recipe.pipeline import Pipeline
 from curate.engine.run import run
@@ -80,11 +81,50 @@ def test_given_extensions_decide_alone(tmp_path: Path) -> None:
     assert counts(skips) == {"other_extension": 1, "other_extension .heic": 1}
 
 
-def test_a_large_file_without_an_extension_is_not_read(tmp_path: Path) -> None:
-    write(tmp_path, {"a.png": PNG, "core": bytes(5000), "large.png": bytes(5000)})
+def test_large_files_without_an_extension(tmp_path: Path) -> None:
+    write(tmp_path, {"a.png": PNG, "core": bytes(5000), "large": PNG + bytes(5000)})
     rows, skips = read(AcquireFolder(namespace="test", path=str(tmp_path), max_bytes=4000))
-    assert [(row.source_id, row.reject) for row in rows] == [("a.png", None), ("large.png", "too_large")]
-    assert counts(skips) == {"too_large": 1}
+    assert [(row.source_id, row.reject) for row in rows] == [("a.png", None), ("large", "too_large")]
+    assert counts(skips) == {"not_an_image": 1}
+
+
+def test_other_files_change_no_shard(tmp_path: Path) -> None:
+    write(tmp_path, {f"{number}.png": PNG for number in range(5)})
+    source = AcquireFolder(namespace="test", path=str(tmp_path), shard_rows=2)
+    before = [portion.content for portion in source.plan()]
+    write(tmp_path, {"0": "text", "LICENSE": "text", "2.xmp": "", ".hidden.png": PNG})
+    assert [portion.content for portion in source.plan()] == before
+
+
+def test_a_folder_of_other_files_has_no_images(tmp_path: Path) -> None:
+    write(tmp_path, {"LICENSE": "text", "README": "text"})
+    with pytest.raises(InputError, match=r"no images in .* \(2 other files\)"):
+        AcquireFolder(namespace="test", path=str(tmp_path)).plan()
+
+
+def test_files_that_are_used_are_not_skipped(tmp_path: Path) -> None:
+    (tmp_path / "tars").mkdir()
+    write_tar(tmp_path / "tars/00000.tar", [("000000000.jpg", PNG)])
+    table = {"url": ["http://a/1"], "key": ["000000000"], "status": ["success"]}
+    pq.write_table(pa.table(table), tmp_path / "tars/00000.parquet")
+    _, skips = read(AcquireWebDataset(namespace="test", path=str(tmp_path / "tars")))
+    assert skips == {}
+    write(tmp_path / "images", {"1.png": PNG, "labels.csv": "file_name,label\n1.png,cat\n"})
+    given = {"path": str(tmp_path / "images"), "metadata": str(tmp_path / "images/labels.csv")}
+    _, skips = read(AcquireFolder(namespace="test", **given))
+    assert skips == {}
+
+
+def test_each_file_of_globs_and_overlapping_folders_is_counted_once(tmp_path: Path) -> None:
+    for place in ("a.parquet", "x/b.parquet", "@eaDir/c.parquet"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"image": [PNG], "id": [place]}), tmp_path / place)
+    write(tmp_path / "x", {".hidden": "", "notes.txt": ""})
+    for path in (str(tmp_path / "**/*"), (str(tmp_path), str(tmp_path / "x"))):
+        rows, skips = read(AcquireParquet(namespace="test", path=path))
+        assert [row.source_id for row in rows] == ["a:0", "x/b:0"]
+        assert counts(skips) == {"hidden": 1, "other_extension .txt": 1, "system_file .parquet": 1}
+    assert skips["hidden"].names == ("x/.hidden",)
 
 
 NAMES = st.sampled_from(["a", "b", "c", ".d", "x.png", "x.txt", "x.json", "x", "y.heic", "Thumbs.db", "z.doc"])
@@ -113,14 +153,16 @@ def test_each_file_of_a_folder_is_in_one_count(
 def test_members_of_a_tar(tmp_path: Path) -> None:
     write_tar(
         tmp_path / "a.tar",
-        [("1.left.png", PNG), ("1.right.png", encoded_image(1)), ("1.txt", "one"), ("2.png", PNG), ("2.npy", "x"),
+        [("1.left.png", PNG), ("1.right.png", encoded_image(1)), ("1.txt", "one"), ("1.caption", "two"),
+         ("2.png", PNG), ("2.npy", "x"),
          ("__meta__/x.json", "{}"), ("LICENSE", "MIT")],
     )  # fmt: skip
     write(tmp_path, {"README.md": ""})
     rows, skips = read(AcquireWebDataset(namespace="test", path=str(tmp_path)))
     assert [(row.source_id, row.caption) for row in rows] == [("1", "one"), ("2", None)]
     assert counts(skips) == {
-        "no_sample": 1, "no_sample .json": 1, "other_extension .md": 1, "other_member .npy": 1, "other_member .png": 1,
+        "no_sample": 1, "no_sample .json": 1, "other_extension .md": 1, "other_member .caption": 1,
+        "other_member .npy": 1, "other_member .png": 1,
     }  # fmt: skip
     assert skips["other_member .png"].names == ("1.right.png",)
     rows, skips = read(AcquireWebDataset(namespace="test", path=str(tmp_path), name_ends="last_dot"))

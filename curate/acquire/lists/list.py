@@ -15,7 +15,7 @@ from curate.codec.listing import FileInfo, file_info
 from curate.codec.patterns import find_files, has_suffix, root_of
 from curate.core.contracts import Added, Collect, Location, Portion, Runtime, Table
 from curate.core.errors import InputError
-from curate.core.ledger import Skips
+from curate.core.ledger import skips_of
 from curate.core.store.storage import Storage
 
 PART_BYTES = 256 << 20
@@ -67,8 +67,8 @@ class AcquireList(Collect):
 
     def plan(self) -> list[Portion]:
         root = self._root()
-        skips: Skips = {}
-        files = find_files(root, self.path, self._suffixes, self._place, skips=skips)
+        skipped: dict[str, str] = {}
+        files = find_files(root, self.path, self._suffixes, self._place, skipped=skipped)
         for file in files:
             if file.reject:
                 raise InputError(f"{root.url_of(file.path)}: {file.reject}; make it readable or remove it")
@@ -85,7 +85,7 @@ class AcquireList(Collect):
             raise InputError(f"{self._place}: {self.path!r} has no rows; give lists with rows")
         shared = FORMATS[next(iter(formats.values()))].shared
         first, *others = [part for file in files if file.size for part in _parts(file, layout, shared)]
-        return [replace(first, skipped=skips), *others]
+        return [replace(first, skipped=skips_of(skipped)), *others]
 
     @property
     def _place(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 
-from curate.acquire.fields import plain, split_caption
+from curate.acquire.fields import DEEP, plain, split_caption
 from curate.acquire.lists.columns import DIGITS, Layout, dump, find_layout, is_bytes, is_text, meta_of
 from curate.acquire.lists.rows import BrokenLine, Rows
 from curate.acquire.records import Records, records
@@ -37,13 +38,13 @@ CSV_BLOCK_BYTES = 16 << 20
 READ_BYTES = JSON_BLOCK_BYTES = 4 << 20
 LINE_BYTES = 32 << 20
 """Longer lines of JSON are rejected unread."""
-DEEP = 100
-"""Brackets of a line whose nesting is checked."""
 HEAD_BYTES = 1 << 20
 """Read at a time to find the names of the columns."""
 SHOWN_BYTES = 1000
 MOST_PLACES = 1 << 22
 _MARK = b"\xef\xbb\xbf"
+_LONG = re.compile(rb"[0-9]{19}")
+"""Perhaps a number of more than 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -327,9 +328,7 @@ def _parsed(line: bytes) -> Any:
     """A JSON value; None for one that cannot be read, or is nested too deeply to be kept."""
     try:
         value = json.loads(line)
-        if line.count(b"[") + line.count(b"{") > DEEP:
-            plain(value)
-        return value
+        return plain(value) if line.count(b"[") + line.count(b"{") > DEEP or _LONG.search(line) else value
     except (ValueError, RecursionError, Reject):
         return None
 

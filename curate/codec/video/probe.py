@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 from curate.codec.video.containers import Probe
@@ -12,6 +13,7 @@ from curate.core.errors import Undecodable
 FIRST_PACKETS = 300
 """If none of these packets gives a frame, the video cannot be decoded."""
 MAX_FPS = 1000
+_TAG = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 LAST = 1 << 60
 """A time after all others."""
 
@@ -38,14 +40,20 @@ def probe(reader: Input, budget: Budget | None = None) -> Probe:
 
 
 def _duration_ms(source: Source) -> int | None:
-    """From the first frame to the end of the last. Some muxers of Matroska count from 0, others from the first frame:
-    then the last one is after the end."""
+    """From the first frame to the end of the last, or of the sound where only the whole has a duration. Some muxers of
+    Matroska count from 0, others from the first frame: then the last one is after the end."""
     if source.format == "mp4" and not source.stream.frames:  # in fragments, whose header has no duration
         source.container.seek(LAST, stream=source.stream)
         ends = (one.pts + (one.duration or 0) for one in source.packets() if one.pts is not None)
         found = source.ms(max(ends, default=source.start))
     elif source.stream.duration:
         found = source.ms(source.start + source.stream.duration)
+    elif tag := _TAG.fullmatch(source.stream.metadata.get("DURATION", "")):  # of Matroska; its header has that of sound
+        found = round(1000 * (3600 * int(tag[1]) + 60 * int(tag[2]) + float(tag[3])))
+        begin, entries = round(1000 * source.start * source.stream.time_base), source.stream.index_entries
+        found -= (
+            begin if 0 < begin < found and source.ms(entries[-1].timestamp if entries else 0) <= found - begin else 0
+        )
     else:
         found, entries = (source.container.duration or 0) // 1000, source.stream.index_entries
         begin = (source.container.start_time or 0) // 1000
