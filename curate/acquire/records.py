@@ -64,8 +64,8 @@ class Grammar:
         return data.rfind(b"\n") + 1  # the usual case, ten times as fast
 
     def record(self, data: bytes, start: int, most: int | None = None) -> tuple[int, int | None]:
-        """(where the record at `start` ends, number of its fields). The number is None if a quote is not closed, or if
-        several lines have more than `most` fields. The end of `data` is that of the file unless a quote is open there."""
+        """(where the record at `start` ends, number of its fields); no number if a quote is not closed, or if several
+        lines have more than `most` fields. Where no quote is open, the end of `data` is taken for that of the file."""
         if not self.quotes:
             found = _FIRST.search(data, start)
             end = len(data) if found is None else found.end()
