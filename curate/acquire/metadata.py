@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from curate.acquire.fields import plain
-from curate.acquire.records import MOST_BYTES, UNCLOSED_QUOTE, Records, fields_of, records
+from curate.acquire.records import MOST_BYTES, TOO_LONG, UNCLOSED_QUOTE, Records, fields_of, records
 from curate.acquire.values import UNREADABLE, python_rows
 from curate.codec.listing import FileInfo, open_file
 from curate.core.errors import InputError, Reject
@@ -151,7 +151,7 @@ def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[in
                 if names is None:
                     names = values
                 else:
-                    bad = BAD if len(values) != len(names) or not _is_utf8("".join(values)) else None
+                    bad = None if _is_utf8("".join(values)) else BAD
                     yield line, *_csv_row(names, values, f"{place}: line {line}", column, bad)
 
 
@@ -159,7 +159,8 @@ def _bad_row(names: list[str], found: Records, place: str, column: str) -> tuple
     """The image of a line that cannot be a record, or the line if its name cannot be read; and the reason."""
     assert found.bad is not None
     values = [_decoded(value) for value in fields_of(found.bad, ",")]
-    bad, whole = (UNCLOSED_QUOTE, values) if found.why == UNCLOSED_QUOTE else (BAD, values[:-1])
+    bad = UNCLOSED_QUOTE if found.why == UNCLOSED_QUOTE else BAD
+    whole = values[:-1] if found.why == TOO_LONG else values
     if column not in names[: len(whole)]:
         return place.rpartition("/")[2], bad
     return _csv_row(names, whole, place, column, bad)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,6 @@ def test_legal_fields_of_several_lines_lose_nothing(rows: list[list[str]], sizes
     for one in found:
         assert one.line == lines
         lines += len(one.data.splitlines())
-    assert sum(one.count for one in found) == 1 + len(rows)
 
 
 @given(st.lists(BARE, min_size=1, max_size=30), st.data(), SIZES, st.booleans())
@@ -87,17 +87,42 @@ def test_one_planted_quote_costs_at_most_one_record(
     others = {row[0] for row in csv.reader(lines[:place] + lines[place + 1 :])}
     assert others <= {row[0] for row in kept}
     assert [(one.line, one.bad) for one in lost] in ([], [(place + 2, f"{planted}\n".encode())])
-    assert sum(one.count for one in found) + len(lost) == 1 + len(lines)
+    assert len(kept) + len(lost) == 1 + len(lines)
 
 
 @given(st.binary(max_size=200), SIZES, st.booleans())
 def test_every_byte_is_in_one_record(data: bytes, sizes: list[int], quotes: bool) -> None:
-    found = divided(data, sizes, quotes=quotes)
+    found, whole = divided(data, sizes, quotes=quotes), divided(data, [], quotes=quotes)
     assert b"".join(one.data + (one.bad or b"") for one in found) == data
-    assert quotes or not any(one.bad for one in found)
-    whole = divided(data, [], quotes=quotes)
-    assert [one.bad for one in found if one.bad] == [one.bad for one in whole if one.bad]
-    assert sum(one.count for one in found) == sum(one.count for one in whole)
+    assert [one for one in found if one.bad] == [one for one in whole if one.bad]
+    assert not any(one.bad for one in found if not one.data and one.bad in (b"\n", b"\r", b"\r\n"))
+
+
+FIELDS = st.lists(
+    st.sampled_from([b"", b"a", b'"a, b"', b'"a\tb"', b'""', b'a"b', b"\xff", b"\xe9t\xe9", b"\0"]), max_size=4
+)
+
+
+@given(
+    st.lists(FIELDS, min_size=1, max_size=20),
+    st.sampled_from([b",", b"\t"]),
+    st.sampled_from([b"\n", b"\r\n", b"\n\n"]),
+)
+def test_a_line_of_another_width_costs_no_other(rows: list[list[bytes]], of: bytes, end: bytes) -> None:
+    """Whether it is UTF-8 or not."""
+    lines = [of.join([b"http://a/%d" % place, *fields]) for place, fields in enumerate(rows)]
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), {"list.csv": end.join([of.join([b"url", b"caption", b"more"]), *lines, b""])})
+        found = rows_of(Path(folder), delimiter=of.decode())
+    wrong = [place for place, fields in enumerate(rows) if len(fields) != 2]
+    apart = end.count(b"\n")
+    assert {row["url"] for row in found if row["reject"] == "bad_line"} == {
+        f"list.csv, line {1 + apart * (place + 1)}" for place in wrong
+    }
+    assert {row["url"] for row in found if row["reject"] != "bad_line"} == {
+        f"http://a/{place}" for place in range(len(rows)) if place not in wrong
+    }
+    assert len(found) == len(rows)
 
 
 def test_a_stray_quote_in_a_list(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def meta_of(batch: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
     if not names:
         return pa.array(["{}"] * batch.num_rows, pa.string())
     columns = {name: _json_ready(batch.column(name)) for name in sorted(names)}
-    if all(column is not None for column in columns.values()):
+    if all(column is not None and "\0" not in name for name, column in columns.items()):  # Polars rejects it in names
         frame = pl.DataFrame(columns)
         encoded = frame.select(pl.struct(pl.all()).struct.json_encode()).to_series().rechunk()
         return encoded.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())

@@ -6,11 +6,8 @@ A line that cannot be read is a reject. A file that cannot be read is an error, 
 from __future__ import annotations
 
 import csv
-import io
 import json
 import re
-from array import array
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -33,16 +30,15 @@ BATCH_ROWS, BATCH_BYTES = 1 << 16, 32 << 20
 """Most rows of a batch, and about the most decoded bytes of a batch of parquet."""
 BUFFER_BYTES = 1 << 20
 """Read-ahead per column. Without it, Arrow reads whole column chunks, that is, whole row groups."""
-CSV_BLOCK_BYTES = 16 << 20
-"""A row may not be longer."""
 READ_BYTES = JSON_BLOCK_BYTES = 4 << 20
 LINE_BYTES = 32 << 20
 """Longer lines of JSON are rejected unread."""
 HEAD_BYTES = 1 << 20
 """Read at a time to find the names of the columns."""
 SHOWN_BYTES = 1000
-MOST_PLACES = 1 << 22
 _MARK = b"\xef\xbb\xbf"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""Marks at the beginning of such a text."""
 _LONG = re.compile(rb"[0-9]{19}")
 """Perhaps a number of more than 64 bits."""
 
@@ -141,7 +137,8 @@ class ParquetList(ListFile):
         """Columns of bytes (images) cannot be kept, hence only those that may be text."""
         with open_file(self.root, self.path) as opened:
             parquet = self._open(opened)
-            names = [one.name for one in parquet.schema_arrow if not is_bytes(one.type)]
+            kept = {one.name for one in parquet.schema_arrow if not is_bytes(one.type)}
+            names = [name for name in parquet.schema_arrow.names if name in kept]
             if not names:
                 found = ", ".join(f"{one.name[:40]!r} ({one.type})" for one in parquet.schema_arrow)
                 raise InputError(f"{self.place}: no column has text; found {found[:300]}; write the URLs as strings")
@@ -177,87 +174,57 @@ class CsvList(ListFile):
     def _is_tsv(self) -> bool:
         return has_suffix(self.path, ("tsv", "tsv.gz", "tsv.zst"))
 
-    def _records(self, stream: Any) -> Iterator[Records]:
+    def _records(self, stream: Any) -> tuple[list[str] | None, Iterator[Records]]:
+        """(names of the columns, the records after them); no names if there is no record."""
         blocks = iter(lambda: bytes(stream.read(READ_BYTES)), b"")
-        return records(blocks, self._separator, quotes=self._quoted)
+        found = records(blocks, self._separator, quotes=self._quoted)
+        first = next((one for one in found if one.bad is not None or one.data.strip(b"\r\n")), None)
+        if first is None:
+            return None, found
+        if first.bad is not None:
+            raise InputError(f"{self.place}: line {first.line}: {first.why}; expected the names of the columns")
+        if first.data.startswith(UTF_16):
+            raise InputError(f"{self.place}: text in UTF-16; convert it to UTF-8")
+        texts = (line.decode("utf-8", "replace") for line in first.data.splitlines(keepends=True))
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._quoted else csv.QUOTE_NONE
+        names = next(csv.reader(texts, delimiter=self._separator, quoting=quoting))
+        return [name or f"column_{number}" for number, name in enumerate(names, 1)], found
 
     def _names(self) -> list[str] | None:
         with self._stream() as stream:
-            found = self._records(stream)
-            first = next((one for one in found if one.count or one.bad is not None), None)
-            if first is not None and first.bad is not None:
-                raise InputError(f"{self.place}: line {first.line}: {first.why}; expected the names of the columns")
-            if first is None or (first.count == 1 and next(found, None) is None):
-                return None
-        texts = (line.decode("utf-8", "replace") for line in first.data.splitlines(keepends=True))
-        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if self._quoted else csv.QUOTE_NONE
-        return next(filter(None, csv.reader(texts, delimiter=self._separator, quoting=quoting)))
+            names, found = self._records(stream)
+            return names if any(one.bad is not None or one.data.strip(b"\r\n") for one in found) else None
 
     def _rows(self, layout: Layout, share: tuple[int, int]) -> Iterator[Rows]:
-        def invalid(row: arrow_csv.InvalidRow) -> str:
-            why = f"{row.actual_columns} columns, expected {row.expected_columns}"
-            self.broken.append(BrokenLine(f"{self.path}, {good.place(row.number)}", row.text, why))
-            return "skip"
-
-        read = arrow_csv.ReadOptions(use_threads=False, block_size=CSV_BLOCK_BYTES)
-        quotes = {"quote_char": '"', "newlines_in_values": True} if self._quoted else {"quote_char": False}
-        parse = arrow_csv.ParseOptions(delimiter=self._separator, invalid_row_handler=invalid, **quotes)
-        names = layout.names()
-        convert = arrow_csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.string()), include_columns=names, check_utf8=False
-        )
         with self._stream() as stream:
-            good = _Good(self._records(stream), self.path, self.broken)
-            with pa.PythonFile(good, "r") as source:
-                for batch in arrow_csv.open_csv(source, read, parse, convert):
-                    for start in range(0, batch.num_rows, BATCH_ROWS):
-                        yield _of_batch(batch.slice(start, BATCH_ROWS), layout)
-        if self.broken:
+            names, found = self._records(stream)
+            held, size = list[bytes](), 0
+            for one in found:
+                if one.bad is not None:
+                    text = one.bad.decode("utf-8", "replace").rstrip()
+                    self.broken.append(BrokenLine(f"{self.path}, line {one.line}", text, one.why))
+                held.append(one.data)
+                size += len(one.data)
+                if size >= READ_BYTES or len(self.broken) >= BATCH_ROWS:
+                    yield from self._parsed(b"".join(held), names, layout)
+                    held, size = [], 0
+            yield from self._parsed(b"".join(held), names, layout)
+
+    def _parsed(self, data: bytes, names: list[str] | None, layout: Layout) -> Iterator[Rows]:
+        """Rows of whole records."""
+        if not data.strip(b"\r\n"):
             yield _of_objects([], layout)
-
-
-class _Good(io.RawIOBase):
-    """A list without the lines whose quotes are not closed, which `broken` gets."""
-
-    def __init__(self, found: Iterator[Records], path: str, broken: list[BrokenLine]) -> None:
-        self._records, self._path, self._broken = found, path, broken
-        self._held = memoryview(b"")
-        self._lines, self._counts = array("q", [1]), array("q", [0])
-        """Line numbers, and how many records are before each."""
-        self._count = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        size = 0
-        while size < len(buffer) and (self._held or self._next()):
-            more = self._held[: len(buffer) - size]
-            buffer[size : size + len(more)], self._held = more, self._held[len(more) :]
-            size += len(more)
-        return size
-
-    def _next(self) -> bool:
-        """Whether there are more records, of which the first are held now."""
-        found = next(self._records, None)
-        if found is None:
-            return False
-        if found.bad is not None:
-            text = found.bad.decode("utf-8", "replace").rstrip()
-            self._broken.append(BrokenLine(f"{self._path}, line {found.line}", text, found.why))
-        elif found.line - self._lines[-1] != self._count - self._counts[-1]:
-            self._lines.append(found.line)
-            self._counts.append(self._count)
-            if len(self._lines) > MOST_PLACES:  # Arrow is at most some blocks behind
-                del self._lines[: MOST_PLACES // 2], self._counts[: MOST_PLACES // 2]
-        self._count += found.count
-        self._held = memoryview(found.data)
-        return True
-
-    def place(self, number: int) -> str:
-        """Where the record with this number is, counted from 1."""
-        before = bisect_right(self._counts, number - 1) - 1
-        return f"line {self._lines[before] + number - 1 - self._counts[before]}"
+            return
+        read = arrow_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=names)
+        quotes = {"quote_char": '"', "newlines_in_values": True} if self._quoted else {"quote_char": False}
+        parse = arrow_csv.ParseOptions(delimiter=self._separator, **quotes)
+        wanted = layout.names()
+        convert = arrow_csv.ConvertOptions(
+            column_types=dict.fromkeys(wanted, pa.string()), include_columns=wanted, check_utf8=False
+        )
+        table = arrow_csv.read_csv(pa.BufferReader(data), read, parse, convert)
+        for batch in table.combine_chunks().to_batches(BATCH_ROWS):
+            yield _of_batch(batch, layout)
 
 
 class JsonList(ListFile):

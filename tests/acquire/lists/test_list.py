@@ -121,7 +121,7 @@ def test_small_batches_and_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     columns = {"url": [f"http://a.example/{n}" for n in range(90)], "text": [f"text\n{n}" for n in range(90)]}
     paths = [written(tmp_path / "list", columns) for written in WRITERS.values()]
     expected = rows_of(paths[0])
-    for name, value in {"BATCH_ROWS": 7, "BATCH_BYTES": 99, "CSV_BLOCK_BYTES": 100, "JSON_BLOCK_BYTES": 13}.items():
+    for name, value in {"BATCH_ROWS": 7, "BATCH_BYTES": 99, "READ_BYTES": 100, "JSON_BLOCK_BYTES": 13}.items():
         monkeypatch.setattr(read, name, value)
     assert all(rows_of(path, quotes=True) == expected for path in paths)
 
