@@ -9,21 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from av.video.frame import VideoFrame
 
 from curate.codec.video.containers import INDEXED, MAX_CORRUPT
+from curate.codec.video.hidden import shows_none
 from curate.codec.video.motion import Vectors, vectors
 from curate.codec.video.planes import Planes, of_frame
 from curate.codec.video.source import DAMAGE, Source
 from curate.core.errors import Undecodable
 
 FEW_UNTIMED, MOST_UNTIMED = 2, 8
-NOT_CODED_BYTES = 8
-"""A VOP of MPEG-4 that is coded has more, in videos of 64 x 64 pixels at least."""
-FRAME_UNITS = (3, 6)
-"""Types of AV1's units that have a frame's header."""
 MOST_LEADING = 32
 """A recording that was cut open begins with frames that depend on what was before. They are shown before the first key
 frame or, where containers have no index, also stored before it. The decoder leaves them out without an error. If it
@@ -99,12 +95,14 @@ def pictures(source: Source, tally: Tally | None = None) -> Iterator[Picture]:
     tally, clock = Tally() if tally is None else tally, _Clock(source)
     tally.truncated = source.cut
     last, duration, size, first = None, 0, None, 0
-    early: set[int] = set()
-    for packet, frames in source.decoded(_counted(source, tally, early)):
+    early, pairs, second = set[int](), dict[int | None, int](), None
+    for packet, frames in source.decoded(_counted(source, tally, early, pairs)):
         if frames is None and packet is not None:
             early.discard(packet.pts)
         for frame in frames or ():
-            tally.missing -= 1
+            tally.missing -= 1 + (second not in (None, frame.pts))  # the second field of the frame before
+            follows = pairs.pop(frame.pts, None)
+            second = follows if frame.interlaced_frame else None
             time = clock.time(frame)
             if time is None or (last is not None and time <= last):
                 tally.untimed += 1
@@ -118,7 +116,8 @@ def pictures(source: Source, tally: Tally | None = None) -> Iterator[Picture]:
             size = frame.width, frame.height
             yield Picture.of(source.ms(time), frame)
     leading = sum(time < first for time in early)
-    tally.missing = max(0, tally.missing - (leading if leading <= MOST_LEADING else 0))
+    tally.missing -= (second is not None) + (leading if leading <= MOST_LEADING else 0)
+    tally.missing = max(0, tally.missing)
     if last is not None:
         average = (last - first) // (tally.frames - 1) if tally.frames > 1 else 0
         tally.end_ms = source.end_ms(last, duration or average)
@@ -156,37 +155,17 @@ class _Clock:
         return found
 
 
-def _shows_none(packet: Any) -> bool:
-    """Whether no frame of an AV1 packet is shown; others refer to it (AV1 specification, 5.3 and 5.9.2)."""
-    data, place, found = memoryview(packet), 0, False
-    while place < len(data):
-        header, place = data[place], place + 1 + (data[place] >> 2 & 1)
-        size, shift = len(data) - place, 0
-        if header & 2:
-            size = 0
-            while place < len(data) and shift < 35:
-                size, shift, place = size | (data[place] & 127) << shift, shift + 7, place + 1
-                if data[place - 1] < 128:
-                    break
-        if header >> 3 & 15 in FRAME_UNITS and place < len(data):
-            if data[place] & 0x90:  # show_existing_frame, show_frame
-                return False
-            found = True
-        place += size
-    return found
-
-
-def _counted(source: Source, tally: Tally, early: set[int]) -> Iterator[object]:
+def _counted(source: Source, tally: Tally, early: set[int], pairs: dict[int | None, int]) -> Iterator[object]:
     """All packets; those that hold a frame count as missing until it comes. `early` gets the times of those that depend
-    on what was before the video."""
-    before, packets, first_key, indexed = None, 0, None, source.format in INDEXED
+    on what was before the video, `pairs` that of the packet which follows each: perhaps they are the fields of one
+    frame."""
+    before, end, packets, first_key, indexed = None, None, 0, None, source.format in INDEXED
     try:
         for packet in source.packets():
-            hidden = source.codec == "vp8" and not memoryview(packet)[0] & 0x10
-            hidden |= source.codec == "av1" and _shows_none(packet)
             second_field = packet.pts is not None and packet.pts == before
-            hidden |= source.codec == "mpeg4" and packet.size <= NOT_CODED_BYTES  # the frame before stays
-            if not (packet.is_discard or hidden or second_field):
+            if before is not None and packet.pts == end:
+                pairs[before] = packet.pts
+            if not (packet.is_discard or second_field or shows_none(source.codec, packet)):
                 tally.missing += 1
                 leads = not indexed if first_key is None else packet.pts is not None and packet.pts < first_key
                 if leads and packet.pts is not None and not packet.is_keyframe and len(early) <= 2 * MOST_LEADING:
@@ -194,6 +173,7 @@ def _counted(source: Source, tally: Tally, early: set[int]) -> Iterator[object]:
             if first_key is None and (packet.is_keyframe or indexed):
                 first_key = packet.pts
             before, packets = packet.pts, packets + 1
+            end = None if before is None or not packet.duration else before + packet.duration
             yield packet
         if source.format == "mp4" and packets < len(source.stream.index_entries):
             tally.truncated = True

@@ -16,6 +16,7 @@ from typing import Any
 import av
 
 from curate.codec.video.containers import COPYABLE, INDEXED
+from curate.codec.video.hidden import shows_none
 from curate.codec.video.source import Budget, Input, Source, opened
 from curate.core.errors import Undecodable
 from curate.core.reader import Reader
@@ -67,10 +68,11 @@ def _check_begin(source: Source, frames: list[Any]) -> None:
             raise Undecodable("not_copyable", f"the times of this {source.format} are those of decoding")
         context.flush_buffers()
     first = next((frame for _, some in source.decoded(frames) for frame in some or ()), None)
-    shown = min((packet.pts for packet in frames if not packet.is_discard), default=None)  # not hidden by an edit list
+    shown = min((packet.pts for packet in frames if _is_shown(source, packet)), default=None)
     if first is None or first.pts != shown or first.is_corrupt:
         raise Undecodable("not_copyable", "the key frame before the span cannot be decoded without those before it")
-    if len({packet.pts for packet in frames}) < len(frames):
+    visible = [packet.pts for packet in frames if not shows_none(source.codec, packet)]
+    if len(set(visible)) < len(visible):
         raise Undecodable("no_timestamps", "two frames of the span have the same time")
 
 
@@ -109,13 +111,19 @@ def _packets(
         ended = ended or late >= stop
         if late >= stop + (APART_MS if audio else 0):
             break
-    last = max((packet for packet in frames if not packet.is_discard), key=_pts, default=None)
+    last = max((packet for packet in frames if _is_shown(source, packet)), key=_pts, default=None)
     average = round(1 / (source.stream.average_rate or 25) / source.stream.time_base)
     end = source.end_ms(last.pts, last.duration or average) if last else 0
-    after = min((packet.pts for packet in frames if source.ms(packet.pts) >= stop), default=None)
-    while frames and source.ms(frames[-1].pts) >= stop:
+    visible = (packet for packet in frames if not shows_none(source.codec, packet))
+    after = min((packet.pts for packet in visible if source.ms(packet.pts) >= stop), default=None)
+    while frames and (source.ms(frames[-1].pts) >= stop or shows_none(source.codec, frames[-1])):
         frames.pop()
     return frames, sounds, end, after
+
+
+def _is_shown(source: Source, packet: Any) -> bool:
+    """Neither an edit list hides it nor does the codec."""
+    return not (packet.is_discard or shows_none(source.codec, packet))
 
 
 def _audio_ms(source: Source, packet: Any, time: int) -> float:
@@ -126,8 +134,9 @@ def _audio_ms(source: Source, packet: Any, time: int) -> float:
 def _mp4(
     source: Source, frames: list[Any], audio: Any, sounds: list[Any], start: int, stop: int, after: int | None
 ) -> bytes:
-    first = max((packet for packet in frames if source.ms(packet.pts) <= start), key=_pts, default=frames[0])
-    shown = sum(first.pts <= packet.pts and source.ms(packet.pts) < stop for packet in frames)
+    visible = [packet for packet in frames if not shows_none(source.codec, packet)] or frames
+    first = max((packet for packet in visible if source.ms(packet.pts) <= start), key=_pts, default=visible[0])
+    shown = sum(first.pts <= packet.pts and source.ms(packet.pts) < stop for packet in visible)
     _fill_dts(frames)
     base = source.stream.time_base
     scale = math.lcm(base.denominator, 1000)  # both times of frames and of the span are whole numbers
@@ -158,7 +167,7 @@ def _mp4(
             output.mux(packet)
     mp4 = _ended(sink.getvalue(), length)
     with opened(Reader(mp4), source.budget) as copied:
-        if shown != sum(not packet.is_discard for packet in copied.packets()):
+        if shown != sum(_is_shown(copied, packet) for packet in copied.packets()):
             raise Undecodable("not_copyable", f"the edit list of an mp4 does not show the span of this {source.format}")
     return mp4
 

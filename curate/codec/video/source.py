@@ -191,7 +191,8 @@ def opened(reader: Input, budget: Budget | None = None, strict: bool = False) ->
 
 
 def _stream(container: InputContainer) -> tuple[Any, str]:
-    """The video stream that players show, and its codec: the default one, else the largest, but no cover image."""
+    """The video stream that players show, and its codec: the default one, else one of several frames, else the largest,
+    but no cover image."""
     covers = av.stream.Disposition.attached_pic | av.stream.Disposition.timed_thumbnails
     streams = [one for one in container.streams.video if not one.disposition & covers]
     stream = max(streams, key=_shown_first, default=None)
@@ -205,9 +206,9 @@ def _stream(container: InputContainer) -> tuple[Any, str]:
     return stream, codec
 
 
-def _shown_first(stream: Any) -> tuple[bool, int]:
+def _shown_first(stream: Any) -> tuple[bool, bool, int]:
     size = stream.codec_context.width * stream.codec_context.height if stream.codec_context else 0
-    return bool(stream.disposition & av.stream.Disposition.default), size
+    return bool(stream.disposition & av.stream.Disposition.default), stream.frames != 1, size
 
 
 def _undecodable(name: str, error: Exception, cut: bool) -> Undecodable:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import itertools
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import av
@@ -126,3 +128,93 @@ def test_the_stream_that_players_show_is_taken(default: int | None, shown: int) 
             output.mux(one.encode(None))
     found = probe(Reader(sink.getvalue()))
     assert (found.width, found.height) == sizes[shown]
+
+
+def test_a_still_image_beside_a_video_is_not_shown() -> None:
+    """Motion photos have their large image as a track of one frame."""
+    sink = io.BytesIO()
+    sizes = ((96, 64), (192, 128))
+    with av.open(sink, "w", format="mp4") as output:
+        streams: list[Any] = []
+        for width, height in sizes:
+            one: Any = output.add_stream("libx264", rate=25)
+            one.width, one.height, one.pix_fmt, one.disposition = (
+                width,
+                height,
+                "yuv420p",
+                av.stream.Disposition.default,
+            )
+            streams.append(one)
+        for number in range(10):
+            for one, (width, height) in list(zip(streams, sizes, strict=True))[: 1 if number else 2]:
+                output.mux(one.encode(av.VideoFrame.from_ndarray(numbered(number, width, height))))
+        for one in streams:
+            output.mux(one.encode(None))
+    found = probe(Reader(sink.getvalue()))
+    assert (found.width, found.height) == sizes[0]
+
+
+def with_hidden_packets(count: int) -> bytes:
+    """VP9 with hidden frames in separate packets: a copy of each key frame, which the last 15 of 30 frames show."""
+    options = {"g": "30", "deadline": "realtime", "cpu-used": "8"}
+    given, sink = io.BytesIO(made(Kind("webm", "libvpx-vp9", options=options), range(count))), io.BytesIO()
+    with av.open(given) as container, av.open(sink, "w", format="webm", options={"fflags": "-autobsf"}) as output:
+        copy, key = output.add_stream_from_template(container.streams.video[0]), b""
+        for place, packet in enumerate(container.demux(video=0)):
+            if packet.pts is None:
+                continue
+            key = bytes(packet) if packet.is_keyframe else key
+            hidden = (
+                [(packet.pts - 1, bytes([key[0] & ~2]) + key[1:])] if place % 30 == 15 else []
+            )  # without show_frame
+            for time, data in [
+                *hidden,
+                (packet.pts, b"\x88" if place % 30 >= 15 else bytes(packet)),
+            ]:  # show_existing_frame
+                part = av.Packet(data)
+                part.pts = part.dts = time
+                part.stream, part.time_base, part.is_keyframe = copy, packet.time_base, place % 30 == 0
+                output.mux(part)
+    return sink.getvalue()
+
+
+def test_packets_of_hidden_frames_are_not_missing() -> None:
+    data = with_hidden_packets(90)
+    with av.open(io.BytesIO(data)) as given:
+        assert sum(packet.pts is not None for packet in given.demux(video=0)) > 90
+    found, tally = passed(data)
+    assert (len(found), tally.missing, tally.reason()) == (90, 0, None)
+    times = [one.ms for one in found]
+    for start, stop in [(0, 400), (0, 1000), (times[30] + 3, 1700)]:
+        copied, tally = passed(extract(Reader(data), {"start_ms": start, "stop_ms": stop}))
+        first = max(time for time in times if time <= start)
+        expected = [max(0, time - start) for time in times if first <= time < stop]
+        assert [one.ms for one in copied] == expected and tally.reason() is None
+
+
+@pytest.mark.parametrize(("interlaced", "missing"), [(True, 0), (False, 10)])
+def test_the_second_field_of_a_frame_is_not_missing(
+    interlaced: bool, missing: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As cameras write AVCHD; no encoder of FFmpeg does, so packets and frames stand for it."""
+    monkeypatch.setattr(Picture, "of", lambda ms, frame: ms)
+    packets = [
+        SimpleNamespace(pts=time, duration=20, size=99, is_discard=False, is_keyframe=not time, is_corrupt=False)
+        for time in range(0, 400, 20)
+    ]
+
+    def decoded(sent: Iterable[Any]) -> Iterator[tuple[Any, list[Any]]]:
+        for place, packet in enumerate(sent):
+            about = SimpleNamespace(
+                pts=packet.pts - 20, dts=None, duration=20, interlaced_frame=interlaced, is_corrupt=False,
+                pict_type=1, width=96, height=64,
+            )  # fmt: skip
+            yield packet, [about] if place % 2 else []
+
+    stream = SimpleNamespace(average_rate=Fraction(25), time_base=Fraction(1, 1000), index_entries=[])
+    video: Any = SimpleNamespace(
+        stream=stream, codec="h264", format="mpegts", cut=False, packets=lambda: packets, decoded=decoded,
+        ms=lambda ticks: ticks, end_ms=lambda last, duration: last + duration,
+    )  # fmt: skip
+    tally = Tally()
+    assert len(list(pictures(video, tally))) == 10 and tally.missing == missing
