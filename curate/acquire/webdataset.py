@@ -165,12 +165,12 @@ class AcquireWebDataset(Source):
             ) from None
 
     def _counted(self, groups: Iterable[MemberGroup], skip: Callable[[str, str], None]) -> Iterator[MemberGroup]:
-        """The samples; `skip` gets their members that are not used."""
+        """The samples; `skip` gets their members that are not used. The reject of one without a medium is for all."""
         for group in groups:
             picked = self._picked(group)
             used = {*[suffix for suffix in TEXT_SUFFIXES if suffix in group.members][:1], "json", "cls"}
             for suffix, member in group.members.items():
-                if suffix not in used and not (picked and member is picked[1]):
+                if picked and suffix not in used and member is not picked[1]:
                     skip("other_member", member.name)
             yield group
 

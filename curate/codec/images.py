@@ -73,7 +73,7 @@ class _Jpeg(JpegImagePlugin.JpegImageFile):
 def _heif(file: IO[bytes]) -> ImageFile:
     from pi_heif.as_plugin import HeifImageFile
 
-    return HeifImageFile(file)  # type: ignore[no-untyped-call]
+    return HeifImageFile(file)
 
 
 def _jxl(file: IO[bytes]) -> ImageFile:
@@ -86,6 +86,11 @@ LIMITED = ("heif",)
 """Formats that are decoded in a child process."""
 _ONE = ("heif", "jxl")
 """Formats of which only the first, or primary, image is read; their decoders turn it upright."""
+NOT_DECODED = (
+    "unsupported", "not been built in", "not finite", "not implemented", "unknown pixel mode", "invalid palette size",
+    "security limit exceeded", "conversion from yuv failed",
+)  # fmt: skip
+"""Errors of decoders at images that need not be damaged."""
 _PLUGINS: dict[str, Callable[[IO[bytes]], ImageFile]] = {
     "jpeg": _Jpeg,
     "png": PngImagePlugin.PngImageFile,
@@ -261,7 +266,7 @@ def _undecodable(name: str, reader: Reader, error: Exception) -> Exception:
         return Undecodable("metadata_bomb", text)
     if "truncated" in lowered or "unexpected end" in lowered or is_truncated(name, reader):
         return Undecodable("truncated", text)
-    unsupported = "unsupported" in lowered or "not been built in" in lowered or "not finite" in lowered
-    if isinstance(error, NotImplementedError | ImportError) or unsupported:
+    unknown = any(sign in lowered for sign in NOT_DECODED) or (name == "heif" and "not identified" in lowered)
+    if isinstance(error, NotImplementedError | ImportError) or unknown:
         return Undecodable("unsupported", text)
     return Undecodable("corrupt", text)

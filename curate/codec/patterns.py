@@ -168,7 +168,7 @@ def _one(root: Storage, path: str, name: str, inside: str, place: str, suffix: S
     try:
         info = root.fs.info(inside)
         if info["type"] == "directory":
-            raise InputError(f"{place}: {name} is a folder; {_expected(suffix)}")
+            raise InputError(f"{place}: {name} is a folder; add a slash to its end to read the files in it")
         return file_info(root, inside, info)
     except FileNotFoundError:
         raise InputError(f"{place}: {name} does not exist; check the path or the pattern's range") from None

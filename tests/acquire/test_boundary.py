@@ -103,7 +103,7 @@ VALUES: list[tuple[pa.DataType, Any]] = [
     *(
         (pa.timestamp(unit, zone), [1_700_000_000_123_456_789, 1 << 62, -(1 << 62), 0])
         for unit in ("ms", "us", "ns")  # parquet has no others
-        for zone in (None, "Europe/Berlin")
+        for zone in (None, "Europe/Berlin", "No/Where")
     ),
     (pa.timestamp("s"), [1 << 40, -(1 << 40)]),
     (pa.date32(), [4_000_000, -4_000_000, 0]),

@@ -21,7 +21,9 @@ from curate.acquire.parquet import AcquireParquet
 from curate.acquire.webdataset import AcquireWebDataset
 from curate.api import Workspace
 from curate.cli.tables import funnel_of
+from curate.codec.groups import group_members
 from curate.codec.listing import SKIPPED
+from curate.codec.tars import members as members_of
 from curate.core.contracts import Incoming, Source
 from curate.core.errors import InputError
 from curate.core.ledger import MOST_KINDS, MOST_NAMES, Skip, Skips, joined_skips, skip, told
@@ -155,13 +157,13 @@ def test_members_of_a_tar(tmp_path: Path) -> None:
         tmp_path / "a.tar",
         [("1.left.png", PNG), ("1.right.png", encoded_image(1)), ("1.txt", "one"), ("1.caption", "two"),
          ("2.png", PNG), ("2.npy", "x"),
-         ("__meta__/x.json", "{}"), ("LICENSE", "MIT")],
+         ("__meta__/x.json", "{}"), ("LICENSE", "MIT"), ("._2.png", "from a disk")],
     )  # fmt: skip
     write(tmp_path, {"README.md": ""})
     rows, skips = read(AcquireWebDataset(namespace="test", path=str(tmp_path)))
     assert [(row.source_id, row.caption) for row in rows] == [("1", "one"), ("2", None)]
     assert counts(skips) == {
-        "no_sample": 1, "no_sample .json": 1, "other_extension .md": 1, "other_member .caption": 1,
+        "no_sample": 1, "no_sample .json": 1, "no_sample .png": 1, "other_extension .md": 1, "other_member .caption": 1,
         "other_member .npy": 1, "other_member .png": 1,
     }  # fmt: skip
     assert skips["other_member .png"].names == ("1.right.png",)
@@ -177,16 +179,19 @@ def test_members_of_a_tar(tmp_path: Path) -> None:
     ),
     st.sampled_from(["first_dot", "last_dot"]),
 )
-def test_each_member_of_a_tar_is_in_one_count(
+def test_each_member_of_a_tar_is_in_one_count(  # that of a sample without an image is its reject
     tmp_path_factory: pytest.TempPathFactory, names: list[tuple[str, str]], ends: str
 ) -> None:
     root = tmp_path_factory.mktemp("tar")
     members = [(f"{stem}.{suffix}" if suffix else stem, PNG if "png" in suffix else b"{}") for stem, suffix in names]
     write_tar(root / "a.tar", members)
     rows, skips = read(AcquireWebDataset(namespace="test", path=str(root), name_ends=ends))
-    images = sum(row.offset is not None for row in rows)
-    texts = sum(name.endswith((".txt", ".json")) for name, _ in members)
-    assert images + texts + sum(counts(skips).values()) == len(members)
+    with (root / "a.tar").open("rb") as file:
+        groups = [*group_members(members_of(file), lambda *_: None, last_dot=ends == "last_dot")]
+    rejected = [len(group.members) for row, group in zip(rows, groups, strict=True) if row.offset is None]
+    images = [group.members for row, group in zip(rows, groups, strict=True) if row.offset is not None]
+    texts = sum(suffix in ("txt", "json") for group in images for suffix in group)
+    assert len(images) + texts + sum(rejected) + sum(counts(skips).values()) == len(members)
 
 
 def test_files_beside_tables(tmp_path: Path) -> None:
