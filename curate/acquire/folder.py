@@ -185,9 +185,12 @@ class AcquireFolder(Source):
         there are none."""
         root, unread = folder.root, dict[str, str]()
         found = listing.list_files(root, self._place, skipped=unread)
-        rows = load_metadata(root, [file for file in found if is_metadata(file.path) and not file.reject])
+        tables = [file for file in found if is_metadata(file.path)]
+        if lost := next((file for file in tables if file.reject), None):
+            raise InputError(f"{root.url_of(lost.path)}: {lost.reject}; make it readable or remove it")
+        rows = load_metadata(root, tables)
         unread |= self._others(root, found)
-        samples = self._samples([file for file in found if file.path not in unread], rows)
+        samples = self._samples([file for file in found if file.path not in unread], rows, unread)
         used = {path for sample in samples for path in (sample["path"], *(sample[kind][0] for kind in _beside(sample)))}
         joined_to = None if self.metadata is None else Storage.url_of(*self._opened(self.metadata))
         for file in found:
@@ -236,14 +239,15 @@ class AcquireFolder(Source):
     def _place(self) -> str:
         return f"{self.op}: path"
 
-    def _samples(self, found: list[FileInfo], rows: dict[str, Row]) -> list[dict[str, Any]]:
-        """Content of all portions, by path: a file with its sidecars and its metadata row."""
+    def _samples(self, found: list[FileInfo], rows: dict[str, Row], unread: dict[str, str]) -> list[dict[str, Any]]:
+        """Content of all portions, by path: a file with its sidecars and its metadata row. Files that have a row leave
+        `unread`."""
         by_path = {file.path: file for file in found}
         wanted = {file.path: file for file in found if self._is_sample(file)}
         samples = {path: self._content(file, by_path, rows.get(path)) for path, file in wanted.items()}
         for path, row in rows.items():
             if path not in samples:
-                samples[path] = _absent(path, row, exists=path in by_path)
+                samples[path] = _absent(path, row, unread.pop(path, "other_extension" if path in by_path else "hidden"))
         return [samples[path] for path in sorted(samples)]
 
     @property
@@ -363,8 +367,9 @@ def _sidecar_reject(sidecars: Iterable[FileInfo]) -> str | None:
     return next((reason for reason in reasons if reason), None)
 
 
-def _absent(path: str, row: Row, *, exists: bool) -> dict[str, Any]:
-    reject = row if isinstance(row, str) else "other_extension" if exists else "missing_file"
+def _absent(path: str, row: Row, reason: str) -> dict[str, Any]:
+    """A row without an image; and why the file that it names, if there is one, is skipped."""
+    reject = row if isinstance(row, str) else "missing_file" if reason in ("hidden", "system_file") else reason
     if path.startswith(("/", "../")) or path == "..":
         reject = "unsafe_path"
     return {"path": path, "size": 0, "stamp": None, "reject": reject, "row": row}

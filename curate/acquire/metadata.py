@@ -1,7 +1,7 @@
 """Metadata files of Hugging Face's imagefolder: `metadata.jsonl`, `.csv` or `.parquet`, a row per image.
 
 `file_name` is relative to the folder of the metadata file. A broken row with a readable `file_name` rejects only that
-file. A row is about one image: other columns of paths (`mask_file_name`) are plain fields, and lists of images
+file, another one only itself. A row is about one image: other columns of paths (`mask_file_name`) are plain fields, and lists of images
 (`file_names`) are an error.
 """
 
@@ -12,7 +12,7 @@ import io
 import json
 import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from curate.codec.listing import FileInfo, open_file
 from curate.core.errors import InputError, Reject
 from curate.core.store.storage import Storage
 
-csv.field_size_limit(MOST_BYTES)  # of the process; Python's is 128 KiB
+csv.field_size_limit(2 * MOST_BYTES)  # of the process; Python's is 128 KiB
 _BLOCK_BYTES = 4 << 20
 METADATA_NAMES = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 NAME = "file_name"
@@ -44,7 +44,8 @@ def is_metadata(path: str) -> bool:
 def load_metadata(root: Storage, files: list[FileInfo], column: str = NAME) -> dict[str, Row]:
     """Path relative to the root, in `column` of the files -> row; the file nearest to an image takes precedence.
 
-    Raises InputError for a row without a file name, two different rows of one file, and unreadable files.
+    A row without a name that can be read is a reject by its line. Raises InputError if there are no others, for two
+    different rows of one file, and for files that cannot be read.
     """
     rows: dict[str, Row] = {}
     for file in sorted(files, key=lambda file: (file.path.count("/"), file.path)):
@@ -78,8 +79,12 @@ def _load(root: Storage, file: FileInfo, column: str) -> dict[str, Row]:
     reader = {"jsonl": _jsonl, "csv": _csv, "parquet": _parquet}[file.path.rpartition(".")[2]]
     rows: dict[str, Row] = {}
     lines: dict[str, int] = {}
+    unnamed: dict[str, InputError] = {}
     try:
         for line, name, row in reader(root, file.path, place, column):
+            if isinstance(row, InputError):
+                unnamed[f"{file.path}: line {line}"] = row
+                continue
             path = posixpath.normpath(posixpath.join(folder, name))
             if rows.setdefault(path, row) != row:
                 raise InputError(
@@ -88,15 +93,28 @@ def _load(root: Storage, file: FileInfo, column: str) -> dict[str, Row]:
             lines.setdefault(path, line)
     except OSError as error:
         raise InputError(f"{place}: cannot read it ({error}); check its permissions") from None
-    return rows
+    if unnamed and not rows:
+        raise next(iter(unnamed.values()))
+    return rows | dict.fromkeys(unnamed, BAD)
 
 
-def _jsonl(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
+Read = tuple[int, str, Row | InputError]
+"""Line, name and row; or the error of a row without a name that can be read."""
+
+
+def _read(line: int, row: Callable[..., tuple[str, Row]], *given: Any) -> Read:
+    try:
+        return line, *row(*given)
+    except InputError as error:
+        return line, "", error
+
+
+def _jsonl(root: Storage, path: str, place: str, column: str) -> Iterator[Read]:
     with open_file(root, path) as lines:
         for number, line in enumerate(lines, start=1):
             text = line.removeprefix(b"\xef\xbb\xbf").strip()
             if text:
-                yield number, *_json_row(text, f"{place}: line {number}", column)
+                yield _read(number, _json_row, text, f"{place}: line {number}", column)
 
 
 def _json_row(text: bytes, place: str, column: str) -> tuple[str, Row]:
@@ -135,14 +153,14 @@ def _named(fields: dict[str, Any], place: str, column: str) -> tuple[str, Row]:
         return plain(name), BAD
 
 
-def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
+def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[Read]:
     names: list[str] | None = None
     with open_file(root, path) as file:
         for found in records(iter(lambda: file.read(_BLOCK_BYTES), b""), ","):
             if found.bad is not None:
                 if names is None:
                     raise InputError(f"{place}: line {found.line}: {found.why}; expected the names of the columns")
-                yield found.line, *_bad_row(names, found, f"{place}: line {found.line}", column)
+                yield _read(found.line, _bad_row, names, found, f"{place}: line {found.line}", column)
             table = csv.reader(io.StringIO(_decoded(found.data), newline=""))
             for values in table:
                 line = found.line + table.line_num - 1
@@ -152,7 +170,7 @@ def _csv(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[in
                     names = values
                 else:
                     bad = None if _is_utf8("".join(values)) else BAD
-                    yield line, *_csv_row(names, values, f"{place}: line {line}", column, bad)
+                    yield _read(line, _csv_row, names, values, f"{place}: line {line}", column, bad)
 
 
 def _bad_row(names: list[str], found: Records, place: str, column: str) -> tuple[str, Row]:
@@ -183,13 +201,13 @@ def _is_utf8(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _parquet(root: Storage, path: str, place: str, column: str) -> Iterator[tuple[int, str, Row]]:
+def _parquet(root: Storage, path: str, place: str, column: str) -> Iterator[Read]:
     number = 0
     with open_file(root, path) as file:
         try:
             for batch in pq.ParquetFile(file).iter_batches(1024):
                 for fields in python_rows(batch):
                     number += 1
-                    yield number, *_named(fields, f"{place}: row {number}", column)
+                    yield _read(number, _named, fields, f"{place}: row {number}", column)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             raise InputError(f"{place}: after row {number}: {error}; write the file again") from None

@@ -1,8 +1,8 @@
 """Divides CSV into records, so that an unclosed quote costs one line, not all lines up to the next quote.
 
 A quoted field may span lines (RFC 4180). Its quote is unclosed if the file ends inside of it, if text follows its
-closing quote, if its record has another width than the table, or if the lines that it took in are records of the table
-themselves; reading then resumes at the second line.
+closing quote, or if lines that it took in are records of the table themselves; reading then resumes at the second line.
+A record of another width than the table is none.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MISFITS = 10
 """The lines that a field took in are records even if one in this many could not be."""
 _BREAK = rb"(?:\r\n?|\n)"
 _FIRST = re.compile(_BREAK)
+_BLANK = re.compile(rb"%s*+" % _BREAK)
 _MARK = b"\xef\xbb\xbf"
 _EMPTY = (b"\n", b"\r", b"\r\n")
 _NAMES = (re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://\S+"), re.compile(rb"\S+\.[A-Za-z0-9]{2,5}"))
@@ -32,14 +33,14 @@ _NAMES = (re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://\S+"), re.compile(rb"\S+\.[A-Z
 
 @dataclass(frozen=True)
 class Records:
-    """Whole records, perhaps with empty lines, or a line that cannot be one."""
+    """Whole records, perhaps with empty lines; or what is no record of the table: a line, or several in quotes."""
 
     data: bytes
     line: int
     """Number of the first line, from 1."""
     bad: bytes | None = None
     why: str = ""
-    """What is wrong with the bad line: UNCLOSED_QUOTE, its number of columns, or TOO_LONG, and it is cut."""
+    """What is wrong with `bad`: UNCLOSED_QUOTE, its number of columns, or TOO_LONG, and it is cut."""
 
 
 class Grammar:
@@ -63,7 +64,8 @@ class Grammar:
     def one_line_each(self, data: bytes, start: int) -> int:
         """The end of the records at `start` that have one line each."""
         if self.width is None:
-            return start
+            found = _BLANK.match(data, start)
+            return start if found is None else found.end()
         if not (start or (self.quotes and b'"' in data) or b"\r" in data or b"\n\n" in data or data[:1] == b"\n"):
             end = data.rfind(b"\n") + 1  # the usual case, five times as fast
             held = np.frombuffer(data, np.uint8, end)
@@ -74,13 +76,13 @@ class Grammar:
         return start if found is None else found.end()
 
     def record(self, data: bytes, start: int) -> tuple[int, int | None]:
-        """(where the record at `start` ends, number of its fields); no number if a quote is not closed, or if several
-        lines have more fields than the table. Unless a quote is open, the end of `data` counts as that of the file."""
+        """(where the record at `start` ends, number of its fields); no number if a quote is not closed, or has taken in
+        a record. Unless a quote is open, the end of `data` counts as that of the file."""
         if not self.quotes:
             found = _FIRST.search(data, start)
             end = len(data) if found is None else found.end()
             return end, data.count(self.delimiter, start, end) + 1
-        place = start
+        place, several = start, False
         for number in itertools.count(1):
             field = self.field.match(data, place)
             if field is None:  # the quote that begins here is never closed
@@ -88,8 +90,8 @@ class Grammar:
             after = self.after.match(data, field.end())
             if after is None:  # text follows the closing quote
                 return field.end(), None
-            most = self.width and number >= self.width
-            if most and after.group(1) and _FIRST.search(data, start, field.end()):
+            several = several or _FIRST.search(data, place, field.end()) is not None
+            if several and number == self.width and after.group(1) and self.took_in_one(data[start : field.end()]):
                 return field.end(), None
             place = after.end()
             if after.group(1) is None:
@@ -107,16 +109,27 @@ class Grammar:
             place = after.end()
         return found + line[place:].removeprefix(b'"').rstrip(b"\r\n").split(self.delimiter)
 
-    def took_in_records(self, record: bytes) -> bool:
-        """Whether the lines of a record are records themselves: they have the table's width and, if the first has a URL
-        or the name of a file, this column has one in the others too. Without one, two lines alone prove nothing."""
+    def _misfits(self, record: bytes) -> list[bool] | None:
+        """Of each line but the first, whether it cannot be a record of the table: it has another width, or no URL or
+        file name in the column in which the first line has one. None if the first has no such column, and there is one
+        other, which proves nothing."""
         first, *others = (self.fields(line) for line in record.splitlines())
         kinds = ((column, kind) for column, value in enumerate(first) for kind in _NAMES if kind.fullmatch(value))
         column, kind = next(kinds, (0, None))
-        if self.width == 1 or len(first) != self.width or (kind is None and len(others) == 1):
+        if kind is None and len(others) == 1:
+            return None
+        return [len(line) != self.width or not (kind is None or kind.fullmatch(line[column])) for line in others]
+
+    def took_in_one(self, record: bytes) -> bool:
+        """Whether a line of a record is a record itself. For records of another width than the table."""
+        return self.width != 1 and not all(self._misfits(record) or (True,))
+
+    def took_in_records(self, record: bytes) -> bool:
+        """Whether the lines of a record, which has the table's width, are records themselves."""
+        if self.width == 1 or len(self.fields(record.splitlines()[0])) != self.width:
             return False
-        misfits = [len(line) != self.width or not (kind is None or kind.fullmatch(line[column])) for line in others]
-        return not misfits.pop() and sum(misfits) <= len(misfits) // MISFITS
+        misfits = self._misfits(record)
+        return misfits is not None and not misfits.pop() and sum(misfits) <= len(misfits) // MISFITS
 
     def fault(self, record: bytes, fields: int | None) -> str:
         """What is wrong with a record of the table, if anything: UNCLOSED_QUOTE, or its number of columns."""
@@ -124,7 +137,8 @@ class Grammar:
             return ""
         if fields is None or len(record) > MOST_BYTES:
             return UNCLOSED_QUOTE
-        if _lines(record) > 1 and (fields != self.width or self.took_in_records(record)):
+        took_in = self.took_in_records if fields == self.width else self.took_in_one
+        if _lines(record) > 1 and took_in(record):
             return UNCLOSED_QUOTE
         return "" if fields == self.width else f"{fields} columns, expected {self.width}"
 
@@ -162,7 +176,10 @@ def records(blocks: Iterable[bytes], delimiter: str, *, quotes: bool = True) -> 
                 if grammar.width is None and fields and data not in _EMPTY and len(data) <= MOST_BYTES:
                     grammar.set_width(fields)
                 one = Records(data, line)
-                if why := grammar.fault(data, fields):
+                why = grammar.fault(data, fields)
+                if why and why != UNCLOSED_QUOTE:
+                    one = Records(b"", line, data, why)
+                elif why:
                     found = _FIRST.search(held, place)
                     if found is None and block and len(held) - place <= MOST_BYTES:
                         break  # until the line is whole
@@ -172,7 +189,7 @@ def records(blocks: Iterable[bytes], delimiter: str, *, quotes: bool = True) -> 
                         data, why, cut = data[:SHOWN_BYTES], TOO_LONG, found is None
                     one = Records(b"", line, data, why)
             yield one
-            line += _lines(one.data) if one.bad is None else 1
+            line += _lines(one.data or one.bad or b"")
             place = end
         rest = held[place:] + rest
 

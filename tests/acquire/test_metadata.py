@@ -118,11 +118,42 @@ def test_invalid_csv_rows_reject_only_their_files(images: Path) -> None:
     assert rejects(folder(images)) == dict.fromkeys(("a.png", "c.png", "x/b.png"), "bad_metadata")
 
 
+UNNAMED = {
+    "metadata.jsonl": ('{"text": "cut', "[1]", '{"text": "no name"}', '{"file_name": 1.5}'),
+    "metadata.csv": (",y", '"",y', "\xff.png,y", '"', ",,", '"x\n.png",y,z'),
+}
+GOOD = {"metadata.jsonl": ('{"file_name": "a.png"}', '{"file_name": "c.png"}'), "metadata.csv": ("a.png,x", "c.png,z")}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, line) for name, some in UNNAMED.items() for line in some])
+def test_a_row_without_a_readable_name_is_one_reject(images: Path, name: str, bad: str) -> None:
+    rows = [*(["file_name,text"] if name.endswith("csv") else []), GOOD[name][0], bad, GOOD[name][1]]
+    write(images, {name: "\n".join(rows).encode("latin1")})
+    found = by_id(folder(images))
+    [(key, reason)] = [(key, one.reject) for key, one in found.items() if one.reject]
+    assert key in (f"{name}: line {rows.index(bad) + 1}", "x\n.png")
+    assert reason == "bad_metadata"
+
+
+def test_a_metadata_file_that_cannot_be_read_is_an_error(images: Path) -> None:
+    (images / "metadata.csv").symlink_to(images / "gone.csv")
+    with pytest.raises(InputError, match=r"metadata.csv: .*; make it readable or remove it"):
+        folder(images).plan()
+
+
+def test_a_named_file_that_is_skipped_is_counted_once(images: Path) -> None:
+    write(images, {".h.png": PNG, "README": "text", "a.doc": "x", "metadata.csv": "file_name\n.h.png\nREADME\na.doc\n"})
+    source = folder(images)
+    assert rejects(source) == {".h.png": "missing_file", "README": "not_an_image", "a.doc": "other_extension"}
+    skipped = [kind for portion in source.plan() for kind in portion.skipped]
+    assert not [kind for kind in skipped if kind.startswith(("hidden", "not_an_image"))]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metadata.jsonl", lines(ROWS[0], '{"text": "cut'), "line 2: invalid JSON without a readable file_name"),
-        ("metadata.jsonl", lines(ROWS[0], "", [1]), "line 3: expected a JSON object with file_name, not list"),
+        ("metadata.jsonl", lines('{"text": "cut', "", [1]), "line 1: invalid JSON without a readable file_name"),
+        ("metadata.jsonl", lines("", [1]), "line 2: expected a JSON object with file_name, not list"),
         ("metadata.jsonl", lines({"image": "a.png"}), r"line 1: no file_name \(fields: image\); add the path"),
         (
             "metadata.jsonl",

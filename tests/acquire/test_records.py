@@ -125,6 +125,34 @@ def test_a_line_of_another_width_costs_no_other(rows: list[list[bytes]], of: byt
     assert len(found) == len(rows)
 
 
+def test_a_record_of_several_lines_and_another_width_is_one_reject(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {"list.csv": 'url,caption,x\nhttp://a/1,"a\nb","a\nb",z\nhttp://a/2,"first\n, second"\nhttp://a/3,b,c\n'},
+    )
+    rows = rows_of(tmp_path)
+    assert [(row["url"], row["reject"]) for row in rows] == [
+        ("list.csv, line 2", "bad_line"), ("list.csv, line 5", "bad_line"), ("http://a/3", None),
+    ]  # fmt: skip
+
+
+def test_the_time_is_linear_in_the_number_of_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of bytes that are searched for line breaks, in a line that is much wider than the table."""
+    searched = 0
+
+    class Search:
+        def search(self, data: bytes, start: int = 0, stop: int | None = None) -> Any:
+            nonlocal searched
+            searched += (len(data) if stop is None else stop) - start
+            return found.search(data, start) if stop is None else found.search(data, start, stop)
+
+    found = records._FIRST
+    monkeypatch.setattr(records, "_FIRST", Search())
+    line = b"url,caption\n" + b"," * 5000 + b"\n"
+    assert [one.why for one in records.records([line], ",")] == ["", "5001 columns, expected 2"]
+    assert searched < 20 * len(line)
+
+
 def test_a_stray_quote_in_a_list(tmp_path: Path) -> None:
     lines = [f"http://a/{number}\tcaption {number}" for number in range(10_000)]
     lines[3000] = 'http://a/3000\t"5 inch" screen'
