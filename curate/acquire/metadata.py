@@ -1,8 +1,8 @@
 """Metadata files of Hugging Face's imagefolder: `metadata.jsonl`, `.csv` or `.parquet`, a row per image.
 
 `file_name` is relative to the folder of the metadata file. A broken row with a readable `file_name` rejects only that
-file, another one only itself. A row is about one image: other columns of paths (`mask_file_name`) are plain fields, and lists of images
-(`file_names`) are an error.
+file, a row without one only itself. A row is about one image: other columns of paths (`mask_file_name`) are plain
+fields, and lists of images (`file_names`) are an error.
 """
 
 from __future__ import annotations

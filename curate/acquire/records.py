@@ -2,7 +2,7 @@
 
 A quoted field may span lines (RFC 4180). Its quote is unclosed if the file ends inside of it, if text follows its
 closing quote, or if lines that it took in are records of the table themselves; reading then resumes at the second line.
-A record of another width than the table is none.
+A record of another width than the table is one reject, however many lines it has.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES = (re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://\S+"), re.compile(rb"\S+\.[A-Z
 
 @dataclass(frozen=True)
 class Records:
-    """Whole records, perhaps with empty lines; or what is no record of the table: a line, or several in quotes."""
+    """Whole records, perhaps with empty lines; or a line, or several in quotes, that the table cannot hold."""
 
     data: bytes
     line: int
@@ -110,7 +110,7 @@ class Grammar:
         return found + line[place:].removeprefix(b'"').rstrip(b"\r\n").split(self.delimiter)
 
     def _misfits(self, record: bytes) -> list[bool] | None:
-        """Of each line but the first, whether it cannot be a record of the table: it has another width, or no URL or
+        """Whether each line but the first cannot be a record of the table: it has another width, or no URL or
         file name in the column in which the first line has one. None if the first has no such column, and there is one
         other, which proves nothing."""
         first, *others = (self.fields(line) for line in record.splitlines())

@@ -134,3 +134,22 @@ def exif_orientation(exif: bytes) -> int:
             value = int.from_bytes(tiff[at + 8 : at + 10], order)
             return value if 1 <= value <= 8 else 1
     return 1
+
+
+_OF_JXL = (b"JXL ", b"ftyp", b"jxll", b"jxlc", b"jxlp")
+
+
+def jxl_image(data: bytes) -> bytes:
+    """A JPEG XL without its metadata (ISO/IEC 18181-2): its decoder would expand theirs, a kilobyte to gigabytes."""
+    if not data.startswith(b"\0\0\0\x0cJXL "):
+        return data
+    kept, place = list[bytes](), 0
+    while place + 8 <= len(data):
+        size = int.from_bytes(
+            data[place + 8 : place + 16] if data[place : place + 4] == b"\0\0\0\1" else data[place : place + 4]
+        )
+        end = place + max(size, 8) if size else len(data)
+        if data[place + 4 : place + 8] in _OF_JXL:
+            kept.append(data[place:end])
+        place = end
+    return b"".join(kept)

@@ -33,6 +33,7 @@ from curate.codec.formats import (
     SNIFF_BYTES,
     exif_orientation,
     is_truncated,
+    jxl_image,
     sniff,
     sniff_other,
     webp_size,
@@ -166,7 +167,7 @@ def decode(
 
         return limited.decode(data, max_pixels, srgb)
     try:
-        image = _open(name, data, max_pixels)
+        image = _open(name, jxl_image(data) if name == "jxl" else data, max_pixels)
         orientation = 1 if name == "tiff" else _orientation(name, image)  # Pillow rotates a TIFF on load
         if enough is not None and name == "jpeg":
             least = enough(*_upright_size(name, image, orientation))

@@ -137,7 +137,7 @@ def test_a_record_of_several_lines_and_another_width_is_one_reject(tmp_path: Pat
 
 
 def test_the_time_is_linear_in_the_number_of_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of bytes that are searched for line breaks, in a line that is much wider than the table."""
+    """Counts the bytes that are searched for line breaks; the line is much wider than the table."""
     searched = 0
 
     class Search:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image, ImageCms
 
 from curate.codec import frames, images, limited
-from curate.codec.formats import sniff
+from curate.codec.formats import jxl_image, sniff
 from curate.core.errors import Reject, Undecodable
 from curate.pack.images import resize
 from tests.codec import make_images
@@ -190,3 +190,20 @@ def test_a_broken_profile_changes_nothing(profile: bytes) -> None:
 def test_the_first_bytes_tell(data: bytes) -> None:
     assert sniff(data[:32]) in ("heif", "jxl")
     assert sniff(b"x" + data[:32]) is None
+
+
+def in_boxes(**boxes: bytes) -> bytes:
+    kinds = {"JXL ": b"\r\n\x87\n", "ftyp": b"jxl \0\0\0\0jxl "} | boxes
+    return b"".join(struct.pack(">I4s", len(data) + 8, kind.encode()) + data for kind, data in kinds.items())
+
+
+def test_metadata_of_jpeg_xl_are_not_expanded() -> None:
+    """A box of brotli may hold gigabytes in a kilobyte; this one is not even brotli."""
+    data = in_boxes(jxlc=JXL, brob=b"Exif" + bytes(99), Exif=bytes(99))
+    assert jxl_image(data) == in_boxes(jxlc=JXL)
+    assert images.decode(data).tobytes() == make_images.gradient().tobytes()
+
+
+@given(st.binary(max_size=60))
+def test_boxes_of_any_size_end(data: bytes) -> None:
+    assert len(jxl_image(in_boxes() + data)) <= len(in_boxes() + data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 
 from av.video.frame import VideoFrame
 
@@ -99,6 +100,7 @@ def pictures(source: Source, tally: Tally | None = None) -> Iterator[Picture]:
     for packet, frames in source.decoded(_counted(source, tally, early, pairs)):
         if frames is None and packet is not None:
             early.discard(packet.pts)
+            tally.missing += shows_none(source.codec, packet)  # it cannot be decoded: its header may be wrong
         for frame in frames or ():
             tally.missing -= 1 + (second not in (None, frame.pts))  # the second field of the frame before
             follows = pairs.pop(frame.pts, None)
@@ -155,15 +157,21 @@ class _Clock:
         return found
 
 
+def _field(source: Source) -> Fraction | None:
+    """How long a field is shown, by the codec's own header, if it may be in a separate packet."""
+    rate = source.stream.codec_context.framerate if source.codec == "h264" else None
+    return 1 / (2 * rate * source.stream.time_base) if rate else None
+
+
 def _counted(source: Source, tally: Tally, early: set[int], pairs: dict[int | None, int]) -> Iterator[object]:
     """All packets; those that hold a frame count as missing until it comes. `early` gets the times of those that depend
-    on what was before the video, `pairs` that of the packet which follows each: perhaps they are the fields of one
-    frame."""
-    before, end, packets, first_key, indexed = None, None, 0, None, source.format in INDEXED
+    on what was before the video, `pairs` that of the packet which follows half a frame later: perhaps the two are the
+    fields of one."""
+    before, packets, first_key, indexed, field = None, 0, None, source.format in INDEXED, _field(source)
     try:
         for packet in source.packets():
             second_field = packet.pts is not None and packet.pts == before
-            if before is not None and packet.pts == end:
+            if field and None not in (before, packet.pts) and abs(packet.pts - before - field) < 1:
                 pairs[before] = packet.pts
             if not (packet.is_discard or second_field or shows_none(source.codec, packet)):
                 tally.missing += 1
@@ -173,7 +181,6 @@ def _counted(source: Source, tally: Tally, early: set[int], pairs: dict[int | No
             if first_key is None and (packet.is_keyframe or indexed):
                 first_key = packet.pts
             before, packets = packet.pts, packets + 1
-            end = None if before is None or not packet.duration else before + packet.duration
             yield packet
         if source.format == "mp4" and packets < len(source.stream.index_entries):
             tally.truncated = True

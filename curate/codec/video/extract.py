@@ -16,7 +16,7 @@ from typing import Any
 import av
 
 from curate.codec.video.containers import COPYABLE, INDEXED
-from curate.codec.video.hidden import shows_none
+from curate.codec.video.hidden import shows_again, shows_none
 from curate.codec.video.source import Budget, Input, Source, opened
 from curate.core.errors import Undecodable
 from curate.core.reader import Reader
@@ -94,15 +94,16 @@ def _packets(
                 raise Undecodable("no_timestamps", "a packet before the end of the span has no time")
             continue
         if packet.stream.index != source.stream.index:
-            begins = _audio_ms(source, packet, time)
-            if begins + float((packet.duration or 0) * packet.time_base * 1000) > start and begins < stop:
+            sounds_at = _audio_ms(source, packet, time)
+            if sounds_at + float((packet.duration or 0) * packet.time_base * 1000) > start and sounds_at < stop:
                 sounds.append(packet)
-            if ended and begins >= stop:
+            if ended and sounds_at >= stop:
                 break
             continue
         if packet.pts is None:
             raise Undecodable("no_timestamps", "a packet before the end of the span has no time")
-        if packet.is_keyframe and (source.ms(time) <= start or (whole and not frames)):
+        begins = packet.is_keyframe and not shows_none(source.codec, packet)
+        if begins and (source.ms(time) <= start or (whole and not frames)):
             frames = []
         elif not frames or time < frames[0].pts:
             continue  # it depends on what is before the key frame
@@ -121,6 +122,13 @@ def _packets(
     return frames, sounds, end, after
 
 
+def _shows(source: Source, count: int) -> bool:
+    """Whether so many frames are decoded. FFmpeg does not show a frame again that an edit list hid the first time."""
+    source.container.seek(source.start, stream=source.stream)
+    source.stream.codec_context.flush_buffers()
+    return count == sum(len(frames or ()) for _, frames in source.decoded(source.packets()))
+
+
 def _is_shown(source: Source, packet: Any) -> bool:
     """Neither an edit list hides it nor does the codec."""
     return not (packet.is_discard or shows_none(source.codec, packet))
@@ -137,6 +145,7 @@ def _mp4(
     visible = [packet for packet in frames if not shows_none(source.codec, packet)] or frames
     first = max((packet for packet in visible if source.ms(packet.pts) <= start), key=_pts, default=visible[0])
     shown = sum(first.pts <= packet.pts and source.ms(packet.pts) < stop for packet in visible)
+    again = any(shows_again(source.codec, packet) for packet in frames)
     _fill_dts(frames)
     base = source.stream.time_base
     scale = math.lcm(base.denominator, 1000)  # both times of frames and of the span are whole numbers
@@ -167,7 +176,9 @@ def _mp4(
             output.mux(packet)
     mp4 = _ended(sink.getvalue(), length)
     with opened(Reader(mp4), source.budget) as copied:
-        if shown != sum(_is_shown(copied, packet) for packet in copied.packets()):
+        if shown != sum(_is_shown(copied, packet) for packet in copied.packets()) or (
+            again and not _shows(copied, shown)
+        ):
             raise Undecodable("not_copyable", f"the edit list of an mp4 does not show the span of this {source.format}")
     return mp4
 
@@ -182,10 +193,10 @@ def _order(packet: tuple[Any, Any]) -> Any:
 
 
 def _fill_dts(frames: Iterable[Any]) -> None:
-    """Matroska has no decoding times, and the first packets get none."""
+    """Matroska has no decoding times: the first packets get none, or the same after a seek."""
     later = None
     for packet in reversed(list(frames)):
-        if packet.dts is None:
+        if packet.dts is None or (later is not None and packet.dts >= later):
             packet.dts = packet.pts if later is None else min(packet.pts, later - max(1, packet.duration or 0))
         later = packet.dts
 

@@ -18,6 +18,12 @@ def shows_none(codec: str, packet: Any) -> bool:
     return rule is not None and packet.size > 0 and rule(memoryview(packet))
 
 
+def shows_again(codec: str, packet: Any) -> bool:
+    """Whether a packet of VP9 only shows an earlier frame."""
+    data = memoryview(packet) if codec == "vp9" and packet.size else b"\0"
+    return bool(data[0] & (0x04 if data[0] & 0x30 == 0x30 else 0x08))
+
+
 def _vp8(data: memoryview) -> bool:
     """RFC 6386, 9.1."""
     return not data[0] & 0x10

@@ -185,11 +185,14 @@ def test_packets_of_hidden_frames_are_not_missing() -> None:
     found, tally = passed(data)
     assert (len(found), tally.missing, tally.reason()) == (90, 0, None)
     times = [one.ms for one in found]
-    for start, stop in [(0, 400), (0, 1000), (times[30] + 3, 1700)]:
+    for start, stop in [(0, 400), (0, 1000), (times[30] + 3, 1700), (560, 1000)]:
         copied, tally = passed(extract(Reader(data), {"start_ms": start, "stop_ms": stop}))
         first = max(time for time in times if time <= start)
         expected = [max(0, time - start) for time in times if first <= time < stop]
         assert [one.ms for one in copied] == expected and tally.reason() is None
+    for start, stop in [(700, 1100), (1000, 1100), (2000, 2300)]:  # they show again what an edit list hides
+        with pytest.raises(Undecodable, match=r"not_copyable: the edit list"):
+            extract(Reader(data), {"start_ms": start, "stop_ms": stop})
 
 
 @pytest.mark.parametrize(("interlaced", "missing"), [(True, 0), (False, 10)])
@@ -211,10 +214,53 @@ def test_the_second_field_of_a_frame_is_not_missing(
             )  # fmt: skip
             yield packet, [about] if place % 2 else []
 
-    stream = SimpleNamespace(average_rate=Fraction(25), time_base=Fraction(1, 1000), index_entries=[])
+    stream = SimpleNamespace(
+        average_rate=Fraction(25), time_base=Fraction(1, 1000), index_entries=[],
+        codec_context=SimpleNamespace(framerate=Fraction(25)),
+    )  # fmt: skip
     video: Any = SimpleNamespace(
         stream=stream, codec="h264", format="mpegts", cut=False, packets=lambda: packets, decoded=decoded,
         ms=lambda ticks: ticks, end_ms=lambda last, duration: last + duration,
     )  # fmt: skip
     tally = Tally()
     assert len(list(pictures(video, tally))) == 10 and tally.missing == missing
+
+
+DAMAGED = {
+    "interlaced": Kind("matroska", "libx264", options=B_FRAMES | {"x264-params": "tff=1"}),
+    "mpeg2": Kind("matroska", "mpeg2video", options={"g": "12", "flags": "+ildct+ilme"}),
+    "vp8": Kind("webm", "libvpx", options={"g": "30", "deadline": "realtime", "cpu-used": "8"}),
+    "vp9": Kind("webm", "libvpx-vp9", options={"g": "30", "deadline": "realtime", "cpu-used": "8"}),
+    "av1": Kind("matroska", "libsvtav1", options={"g": "30", "preset": "12"}),
+    "mpeg4": Kind("matroska", "mpeg4", options={"g": "12"}),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_packets_are_missing(name: str) -> None:
+    """Zeroed, they look like those of hidden frames, or like half of an interlaced frame."""
+    sink = io.BytesIO()
+    with av.open(io.BytesIO(made(DAMAGED[name], range(60)))) as given, av.open(sink, "w", format="matroska") as output:
+        copy = output.add_stream_from_template(given.streams.video[0], opaque=True)
+        for place, packet in enumerate(one for one in given.demux(video=0) if one.size):
+            data = bytes(packet)
+            kept = 0 if name == "vp8" else 1
+            part = av.Packet(data[:kept] + bytes(len(data) - kept) if place % 2 else data)
+            part.pts, part.dts, part.time_base = packet.pts, packet.dts, packet.time_base
+            part.is_keyframe, part.stream = packet.is_keyframe, copy
+            output.mux(part)
+    _, tally = passed(sink.getvalue())
+    assert tally.missing + tally.corrupt >= 20
+    assert tally.reason() is not None
+
+
+@pytest.mark.parametrize("codec", ["mpeg2video", "mpeg4"])
+@pytest.mark.parametrize("b_frames", ["0", "2"])
+def test_old_codecs_are_copied_from_matroska(codec: str, b_frames: str) -> None:
+    data = made(Kind("matroska", codec, options={"g": "12", "bf": b_frames}), range(80))
+    times = [one.ms for one in passed(data)[0]]
+    for start in range(0, 3000, 170):
+        copied, tally = passed(extract(Reader(data), {"start_ms": start, "stop_ms": start + 200}))
+        first = max(time for time in times if time <= start)
+        expected = [max(0, time - start) for time in times if first <= time < start + 200]
+        assert [one.ms for one in copied] == expected and tally.reason() is None
