@@ -168,7 +168,7 @@ def test_nothing_readable_is_a_one_line_error(tmp_path, cache):
             "{a,b}.tar.gz",
             r"a\.tar\.gz' of '.*/{a,b}\.tar\.gz' is neither a folder nor a \.tar file; decom",
         ),
-        (["a.tar/b"], "a.tar", "is a folder; give a folder of .tar files"),
+        (["a.tar/b"], "a.tar", "is a folder; add a slash to its end"),
     ],
 )
 def test_a_source_without_tars_is_a_one_line_error_with_its_contents(tmp_path, files, url, said):
