@@ -171,6 +171,8 @@ class AcquireFolder(Source):
         """Add the rows of a metadata file to the samples."""
         root, name = self._opened(metadata)
         rows = load_metadata(root, [FileInfo(name)], self.metadata_key)
+        if lost := next((one for one in rows if one.startswith(f"{name}: line ")), None):
+            raise InputError(f"{self.op}: metadata: {lost} names no image; fix or remove the line")
         samples = {folder.prefix + sample["path"]: sample for folder, content in listed for sample in content}
         for path, row in joined(f"{self.op}: metadata: {metadata}", rows, samples).items():
             own = samples[path].get("row", {})

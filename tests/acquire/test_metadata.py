@@ -135,6 +135,13 @@ def test_a_row_without_a_readable_name_is_one_reject(images: Path, name: str, ba
     assert reason == "bad_metadata"
 
 
+def test_a_row_without_a_readable_name_of_a_joined_table_is_an_error(images: Path, tmp_path: Path) -> None:
+    """It would be in no count: rows of such a table that name no image are ignored."""
+    write(tmp_path, {"labels.csv": "file_name,label\na.png,x\n,y\n"})
+    with pytest.raises(InputError, match=r"metadata: labels.csv: line 3 names no image; fix or remove the line"):
+        folder(images, metadata=str(tmp_path / "labels.csv")).plan()
+
+
 def test_a_metadata_file_that_cannot_be_read_is_an_error(images: Path) -> None:
     (images / "metadata.csv").symlink_to(images / "gone.csv")
     with pytest.raises(InputError, match=r"metadata.csv: .*; make it readable or remove it"):
