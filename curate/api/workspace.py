@@ -43,7 +43,7 @@ from curate.engine.record.usage import DatasetInfo, Usage
 from curate.engine.run import asked, make_backend, new_run_id
 from curate.engine.state import Options
 from curate.engine.steps import step_of
-from curate.engine.takedown.find import entries_of, find
+from curate.engine.takedown.find import entries_of, find, unknown_of
 from curate.engine.takedown.takedown import takedown
 from curate.engine.workers.scheduler import Scheduler
 from curate.release.read import open_release
@@ -340,12 +340,16 @@ class Workspace:
         """Take tombstones back; returns their number. The list keeps both entries."""
         return noun_tombstones.remove(self._storage, with_keys(self._storage, entries), why)
 
+    def unknown_samples(self, entries: Sequence[str]) -> list[str]:
+        """Those of some entries (as of `add_tombstones`) that no pool or dataset has."""
+        return unknown_of(self._storage, entries)
+
     def find_samples(
-        self, entries: Sequence[str], releases: Sequence[str] = (), runs: Sequence[str] = ()
+        self, entries: Sequence[str], releases: Sequence[str] = (), runs: Sequence[str] = (), known: bool = False
     ) -> dict[str, Any]:
         """Where samples (keys, sha256 digests, URLs, source ids, paths of images) are: pools, facts, selections,
-        datasets, releases and training runs, and near copies of them."""
-        return find(self._storage, entries_of(self._storage, entries), releases, runs)
+        datasets, releases, training runs, and near copies. Unless `known`, InputError if all entries are unknown."""
+        return find(self._storage, entries_of(self._storage, entries), releases, runs, known)
 
     def takedown(
         self,
@@ -355,11 +359,12 @@ class Workspace:
         erase: bool = False,
         releases: Sequence[str] = (),
         runs: Sequence[str] = (),
+        known: bool = False,
     ) -> dict[str, Any]:
         """Take samples out of every dataset and later run and, with `erase`, remove their bytes; returns the receipt,
-        which is also in the workspace. A killed call is resumed by the same call."""
+        which is also in the workspace. `known` as of `find_samples`. A killed call is resumed by the same call."""
         with claims.exclusive(self._storage):
-            return takedown(self._storage, entries, why, erase=erase, releases=releases, runs=runs)
+            return takedown(self._storage, entries, why, erase=erase, releases=releases, runs=runs, known=known)
 
     def tombstone_history(self) -> list[tuple[str, str, str, bool]]:
         """(kind, value, reason, whether it takes an earlier entry back) of the whole list, oldest first."""

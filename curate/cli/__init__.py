@@ -26,7 +26,7 @@ from curate.cli.view import view
 from curate.core.errors import CeilingError, CurateError, DrainedError
 
 STATUSES = {CeilingError: 3, DrainedError: 143, CurateError: 1}
-"""Exit status by error; typer's own is 2, for a command line that is wrong."""
+"""Exit status by error; typer's own is 2, for a command line that is wrong, and that of `end_unknown` 4."""
 
 
 def _show_version(wanted: bool) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from curate.core.errors import CurateError, RecipeError
+from curate.core.errors import CurateError, RecipeError, some
 
 if TYPE_CHECKING:
     from curate.api import Run, Workspace
@@ -29,6 +29,7 @@ ServerName = Annotated[
 ]
 OneRun = Annotated[str, typer.Argument(metavar="RUN", help="Run id.")]
 RunId = Annotated[str | None, typer.Argument(help="Run id (default: the latest run).")]
+Known = Annotated[bool, typer.Option("--known", help="Some entries may be unknown: exit with 0, not 4.")]
 Columns = Annotated[list[str] | None, typer.Option(help="Columns of any stages, separated by commas.")]
 
 
@@ -56,6 +57,15 @@ def served(command: str) -> Iterator[None]:
 def listed(columns: list[str] | None) -> list[str]:
     """The names in values of `Columns`."""
     return [name.strip() for several in columns or () for name in several.split(",") if name.strip()]
+
+
+def end_unknown(unknown: list[str], known: bool, as_json: bool = False) -> None:
+    """After what was done for other entries: name those that the workspace does not know, and exit with 4."""
+    if unknown and not as_json:
+        line = f"unknown, in no pool or dataset: {some(unknown)}{'' if known else '; check them, or add --known'}"
+        out.print(line, highlight=False, soft_wrap=True, markup=False)
+    if unknown and not known:
+        raise typer.Exit(4)
 
 
 def show_outputs(run: Run) -> None:

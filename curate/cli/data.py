@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from curate.cli.common import Columns, OneRun, WorkspaceUrl, listed, opened, out
+from curate.cli.common import Columns, Known, OneRun, WorkspaceUrl, end_unknown, listed, opened, out
 from curate.core.errors import RecipeError
 
 if TYPE_CHECKING:
@@ -203,12 +203,13 @@ Why = Annotated[str, typer.Option(help="Reason, kept with the list.")]
 
 
 @tombstone.command("add")
-def tombstone_add(entries: Entries, why: Why, workspace: WorkspaceUrl = "") -> None:
+def tombstone_add(entries: Entries, why: Why, known: Known = False, workspace: WorkspaceUrl = "") -> None:
     """Exclude samples from every run; lists the datasets that contain them."""
-    place = opened(workspace)
-    count = place.add_tombstones(_given(entries), why)
+    place, given = opened(workspace), _given(entries)
+    count = place.add_tombstones(given, why)
     out.print(f"{count:,} {'entry' if count == 1 else 'entries'} tombstoned; later selects and packs leave them out")
     _affected(place)
+    end_unknown(place.unknown_samples(given), known)
 
 
 @tombstone.command("remove")

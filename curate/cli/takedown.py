@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from curate.cli.common import WorkspaceUrl, opened, out
-from curate.core.errors import CurateError, RecipeError
+from curate.cli.common import Known, WorkspaceUrl, end_unknown, opened, out
+from curate.core.errors import CurateError, RecipeError, some
 
 takedowns = typer.Typer()
 
@@ -28,6 +28,7 @@ def takedown(
     why: Annotated[str, typer.Option(help="Reason, kept with the tombstones and the receipt.")] = "",
     releases: Annotated[list[str] | None, typer.Option(help="Folder of a release; may be repeated.")] = None,
     runs: Annotated[list[str] | None, typer.Option(help="Folder of a training run; may be repeated.")] = None,
+    known: Known = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
     workspace: WorkspaceUrl = "",
 ) -> None:
@@ -41,15 +42,18 @@ def takedown(
         return
     place = opened(workspace)
     if not apply and not erase:
-        found = place.find_samples(entries, releases or [], runs or [])
+        found = place.find_samples(entries, releases or [], runs or [], known)
         _show(found, as_json)
-        return
-    if not why.strip():
+    elif not why.strip():
         raise RecipeError("--why is missing; give the reason, which stays with the receipt")
-    receipt = place.takedown(entries, why, erase=erase, releases=releases or [], runs=runs or [])
-    if as_json:
-        print(json.dumps(receipt))
-        return
+    else:
+        receipt = place.takedown(entries, why, erase=erase, releases=releases or [], runs=runs or [], known=known)
+        print(json.dumps(receipt)) if as_json else _show_receipt(receipt, erase)
+        found = receipt["found"]
+    end_unknown(found.get("unknown", []), known, as_json)
+
+
+def _show_receipt(receipt: dict[str, Any], erase: bool) -> None:
     _show(receipt["found"], False)
     for old, new in receipt["datasets"].items():
         unchanged = receipt["unchanged_tars"].get(old)
@@ -66,7 +70,7 @@ def takedown(
         _print(f"left: {name} was released; publish a version that lists the keys as removed")
     for name in left["pins"]:
         _print(f"left: pin:{name} names a removed version; pin the new one")
-    _print(f"receipt: {place.url_of(receipt['receipt'])}")
+    _print(f"receipt: {receipt['workspace'].rstrip('/')}/{receipt['receipt']}")
 
 
 def _verify(paths: list[str]) -> None:
@@ -74,7 +78,9 @@ def _verify(paths: list[str]) -> None:
 
     if len(paths) != 1:
         raise RecipeError("takedown verify: expected one RECEIPT, a file that a takedown wrote")
-    files = verify_takedown(paths[0])
+    files, never = verify_takedown(paths[0])
+    if never:
+        _print(f"never stored, so there are no bytes of: {some(never)}")
     if not files:
         _print(f"{paths[0]}: no dataset had the sample, so there is nothing to verify; `--erase` removes its bytes")
         return

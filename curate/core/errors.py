@@ -25,7 +25,7 @@ Messages are one line: the value given, what was expected, what to do.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 RESUMES = "with a new --run-id or none, the same command resumes from there"
 
@@ -121,3 +121,8 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The remedy for an unknown name: the known name closest to it, or `otherwise`."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of many names, and how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from curate.core.contracts import Secret, Stage
-from curate.core.errors import PreflightError
+from curate.core.errors import PreflightError, some
 from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage
 from curate.engine.backends.local import LocalBackend
@@ -49,7 +49,7 @@ def cautions(name: str, pipeline: Pipeline, planned: Inputs) -> list[str]:
     """What is probably a mistake in a stage that can run, a line each."""
     portions = planned.get(name, ((), 1.0))[0]
     folders = [folder for portion in portions for folder in portion.unread]
-    named = ", ".join(folders[:3]) + (f" and {len(folders) - 3:,} more" if len(folders) > 3 else "")
+    named = some(folders)
     unread = f"cannot read folder {named}: none of its files is imported; check permissions, and links out of `path`"
     return [*pipeline.cautions(name), *([unread] if folders else [])]
 

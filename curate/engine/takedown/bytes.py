@@ -65,7 +65,7 @@ def has(storage: Storage, path: str, marks: Sequence[Mark]) -> bool:
     """Whether a file has the bytes of a mark; reads it in blocks."""
     with storage.open(path) as file:
         held = b""
-        while block := file.read(_BLOCK):
+        while marks and (block := file.read(_BLOCK)):
             held = held[-2 * CHUNK :] + block
             if any(mark.found_in(held) for mark in marks):
                 return True

@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 
 from curate.codec.members import member_columns, read_members
 from curate.core.contracts import OF_VIDEOS
-from curate.core.errors import InputError, Reject
+from curate.core.errors import InputError, Reject, some
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, read_index, reading
 from curate.core.nouns.pools import EDGES, EXTRACTED, Shard, in_folder, in_place, is_virtual, read_pool, read_shards
 from curate.core.nouns.selections import read_selected, selection_places
-from curate.core.nouns.tombstones import Tombstones, kind_of
+from curate.core.nouns.tombstones import COLUMNS, FIELDS, Tombstones, kind_of
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.record.affected import keys_of, pools_of, with_keys
 from curate.engine.takedown.bytes import Mark, mark_of
@@ -33,9 +33,12 @@ from curate.engine.units.keys import places_of
 FOLDER, _MEMBERS = "takedowns", "facts/duplicates.members/"
 _AT_ONCE = 500
 """Keys of one question to a training run."""
-_ROW = ["key", "source_id", "sha256", "url", "offset", "size", "parent"]
+_ROW = ["key", "source_id", "sha256", "url", "offset", "size", "parent", "root"]
 """Columns of a pool that a plan has of each row."""
+_LOST = ("erased", "changed", "vanished", "unreadable")
+"""Reasons of bytes that are gone: they were readable once."""
 _SET = "duplicate_set"
+Found = Sequence[dict[str, Any]]
 
 
 def entries_of(storage: Storage, given: Sequence[str]) -> dict[str, str]:
@@ -52,28 +55,48 @@ def _digest(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find(storage: Storage, entries: Mapping[str, str], releases: Sequence[str], runs: Sequence[str]) -> dict[str, Any]:
+def unknown_of(storage: Storage, given: Sequence[str]) -> list[str]:
+    """Those of some entries of a list of tombstones that no pool or dataset has."""
+    entries = {entry: own for entry, own in zip(with_keys(storage, given), given, strict=True) if kind_of(entry)}
+    return list(_named(storage, entries)[2].values())
+
+
+def _named(storage: Storage, entries: Mapping[str, str]) -> tuple[set[str], Found, dict[str, str]]:
+    """(keys of the samples that entries name and of their children, their rows in pools, the entries that no pool,
+    dataset or earlier takedown has). An erased row has no URL: its takedown does."""
+    rows = [row for found in _earlier(storage) for pool in found["pools"] for row in pool["rows"]]
+    urls = {row["key"]: row["url"] for row in rows if row["url"] in entries}
+    by_kind = {kind: tuple(entry for entry in entries if kind_of(entry) == kind) for kind in FIELDS}
+    keys = keys_of(storage, Tombstones(by_kind | {"key": (*by_kind["key"], *urls)}))
+    pools = _pool_rows(storage, keys)
+    known = {row[name] for pool in pools for row in pool["rows"] for name in COLUMNS}.union(urls.values())
+    if unknown := entries.keys() - known:
+        known.update(line["key"] for found in _in_datasets(storage, unknown) for line in found["rows"])
+    return keys, pools, {entry: given for entry, given in entries.items() if entry not in known}
+
+
+def find(
+    storage: Storage, entries: Mapping[str, str], releases: Sequence[str], runs: Sequence[str], known: bool = False
+) -> dict[str, Any]:
     """JSON of where the samples are that these entries (as of `entries_of`) name, their children and the samples of the
     same bytes.
 
-    Raises InputError if there are none, or if a run cannot be asked.
+    Raises InputError if there are none, unless `known`, or if a run cannot be asked.
     """
-    by_kind = {kind: tuple(entry for entry in entries if kind_of(entry) == kind) for kind in ("key", "url", "sha256")}
-    keys = keys_of(storage, Tombstones(by_kind))
-    pools = _pool_rows(storage, keys)
+    keys, pools, unknown = _named(storage, entries)
     same = {row["sha256"] for pool in pools for row in pool["rows"] if row["sha256"] and _is_whole(row["sha256"])}
-    if same - set(by_kind["sha256"]):
+    if same - entries.keys():
         keys = keys_of(storage, Tombstones({"key": tuple(keys), "sha256": tuple(same)}))
         pools = _pool_rows(storage, keys)
     datasets = list(_in_datasets(storage, keys))
-    if not pools and not datasets:
+    if not (pools or datasets or known):
         raise InputError(
-            f"takedown: no pool or dataset of {storage.url} has {', '.join(entries.values())}; "
+            f"takedown: no pool or dataset of {storage.url} has {some(list(entries.values()))}; "
             "give a key, URL, sha256 or image"
         )
-    marks, marked = dict[str, Mark](), dict[str, list[str]]()
-    every = (_marks_of_pools(storage, pools), _marks_of_datasets(storage, datasets), _known_marks(storage, keys, same))
-    for key, mark in chain(*every):
+    marks, marked, had = dict[str, Mark](), dict[str, list[str]](), dict[str, bool]()
+    here = (_marks_of_pools(storage, pools, had), _marks_of_datasets(storage, datasets))
+    for key, mark in chain(*here, _known_marks(storage, keys, same)):
         if int(mark.word, 16) and mark.sha256 not in marked.setdefault(key, []):  # zeros: erased
             marked[key].append(mark.sha256)
             marks[mark.sha256] = mark
@@ -81,12 +104,14 @@ def find(storage: Storage, entries: Mapping[str, str], releases: Sequence[str], 
     tables = list(_in_facts(storage, shards))
     near = [*_near_in_datasets(storage, datasets), *_near_in_pools(storage, tables)]
     return {
-        "entries": sorted(entries), "keys": sorted(keys), "sha256": sorted(same), "pools": pools,
+        "entries": sorted(entries), "unknown": list(unknown.values()), "keys": sorted(keys - unknown.keys()),
+        "sha256": sorted(same), "pools": pools,
         "facts": tables, "selections": list(_in_selections(storage, shards)),
         "datasets": datasets, "releases": [_in_release(place, keys) for place in releases],
-        "runs": [_in_run(run, sorted(keys)) for run in runs],
+        "runs": [_in_run(run, sorted(keys)) for run in runs if keys],
         "near": list({line["key"]: line for line in reversed(near) if line["key"] not in keys}.values()),
         "marks": [asdict(mark) for mark in marks.values()], "marked": marked,
+        "unstored": _unstored(storage, pools, marked, had),
     }  # fmt: skip
 
 
@@ -124,13 +149,18 @@ def _pool_rows(storage: Storage, keys: Collection[str]) -> list[dict[str, Any]]:
 
 def _known_marks(storage: Storage, keys: Collection[str], sha256: set[str]) -> Iterator[tuple[str, Mark]]:
     """Marks that earlier takedowns of these samples have: the bytes may be gone since."""
+    for found in _earlier(storage):
+        marks = {mark["sha256"]: Mark(**mark) for mark in found["marks"]}
+        for key, digests in marked_in(found).items():
+            if key in keys or not sha256.isdisjoint(digests):
+                yield from ((key, marks[digest]) for digest in digests)
+
+
+def _earlier(storage: Storage) -> Iterator[dict[str, Any]]:
+    """What earlier takedowns found."""
     for file in sorted(storage.list(FOLDER)):
         if file.endswith("/plan.json"):
-            found = storage.read_json(f"{FOLDER}/{file}")["found"]
-            marks = {mark["sha256"]: Mark(**mark) for mark in found["marks"]}
-            for key, digests in marked_in(found).items():
-                if key in keys or not sha256.isdisjoint(digests):
-                    yield from ((key, marks[digest]) for digest in digests)
+            yield storage.read_json(f"{FOLDER}/{file}")["found"]
 
 
 def marked_in(found: dict[str, Any]) -> dict[str, list[str]]:
@@ -138,15 +168,33 @@ def marked_in(found: dict[str, Any]) -> dict[str, list[str]]:
     return found.get("marked") or {key: [mark["sha256"] for mark in found["marks"]] for key in found["keys"]}
 
 
-def _marks_of_pools(storage: Storage, pools: Sequence[dict[str, Any]]) -> Iterator[tuple[str, Mark]]:
+def _marks_of_pools(storage: Storage, pools: Found, had: dict[str, bool]) -> Iterator[tuple[str, Mark]]:
+    """Marks of what can be read. `had` gets the samples that have or had bytes -> whether these were stored, not
+    extracted from a parent's."""
     for pool in pools:
         shard = Shard(**pool["shard"])
         table = read_pool(storage, shard.table, list(dict.fromkeys(("key", *member_columns([shard])))))
         rows = table.take(pa.array([row["row"] for row in pool["rows"]]))
         lines = rows.filter(pc.is_valid(rows.column("offset"))).to_pydict()
+        own = not is_virtual(shard)
         for key, data in zip(lines["key"], read_members(storage, shard, lines), strict=True):
+            if (own or data.reason in _LOST) if isinstance(data, Reject) else data.size:
+                had[key] = own or had.get(key, False)
             if not isinstance(data, Reject) and data.size:
                 yield key, mark_of(data)
+
+
+def _unstored(storage: Storage, pools: Found, marked: Collection[str], had: dict[str, bool]) -> dict[str, str | None]:
+    """Samples without a mark or stored bytes -> the sample that they were made of, by whose mark they are verified;
+    None for what was never stored."""
+    rows = {row["key"]: row for pool in pools for row in pool["rows"]}
+    before = {key for found in _earlier(storage) for key in found.get("unstored", ())}
+    found = dict[str, str | None]()
+    for key in sorted(key for key in rows.keys() - set(marked) if not had.get(key)):
+        by = next((above for above in (rows[key]["parent"], rows[key]["root"]) if above in marked), None)
+        if by or key not in had or key in before:
+            found[key] = by
+    return found
 
 
 def _in_datasets(storage: Storage, keys: Collection[str]) -> Iterator[dict[str, Any]]:

@@ -50,6 +50,7 @@ class _Found(BaseModel):
     pools: list[_Rows]
     marks: list[Mark]
     marked: dict[str, list[str]] | None = None
+    unstored: dict[str, str | None] | None = None
 
 
 class Receipt(BaseModel):
@@ -61,26 +62,29 @@ class Receipt(BaseModel):
     datasets: dict[str, str]
 
     def unmarked(self) -> list[str]:
-        """Keys whose bytes are not known. A sample that a pool lists without bytes has none."""
+        """Keys whose bytes are not known, although they were stored."""
         found, known = self.found, {mark.sha256 for mark in self.found.marks}
         rows = [row for pool in found.pools for row in pool.rows]
         marked = set(found.keys if found.marked is None else found.marked) if known else set()
-        marked |= {row.key for row in rows if row.sha256 in known or (known and row.offset is None)}
-        return sorted(set(found.keys) - marked)
+        marked |= {row.key for row in rows if row.sha256 in known}
+        older = {row.key for row in rows if known and row.offset is None}  # receipts that do not say it
+        return sorted(set(found.keys) - marked - set(older if found.unstored is None else found.unstored))
 
 
 def takedown(
-    storage: Storage, given: Sequence[str], why: str, *, erase: bool, releases: Sequence[str], runs: Sequence[str]
-) -> dict[str, Any]:
+    storage: Storage, given: Sequence[str], why: str, *, erase: bool, releases: Sequence[str], runs: Sequence[str],
+    known: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Take samples out of every dataset and every later run and, with `erase`, remove their bytes. Returns the receipt.
 
-    Raises InputError if nothing has them, if a training run cannot be asked, or while a run may still write them.
+    Raises InputError if nothing has them and not `known`, if a run cannot be asked, or while one may still write them.
     """
     for run in list_runs(storage):
         if RunRecord.load(storage, run).state == "running":
             raise InputError(f"takedown: run {run} may still write the samples; wait for it, or `curate stop {run}`")
     entries = entries_of(storage, given)
-    base, plan = _planned(storage, entries, why, erase, releases, runs)
+    asked = {"entries": sorted(entries), "erase": erase, "releases": list(releases), "runs": list(runs)}
+    base, plan = _planned(storage, entries, why, asked, known)
     found = plan["found"]
     _add_tombstones(storage, [*entries, *found["keys"], *found["sha256"]], why)
     versions = {line: f"{line.rpartition('/')[0]}/{made}" for line, made in plan["versions"].items()}
@@ -98,17 +102,16 @@ def takedown(
 
 
 def _planned(
-    storage: Storage, entries: Mapping[str, str], why: str, erase: bool, releases: Sequence[str], runs: Sequence[str]
+    storage: Storage, entries: Mapping[str, str], why: str, asked: dict[str, Any], known: bool
 ) -> tuple[str, dict[str, Any]]:
     """Folder and plan of this takedown: of one that was killed, or a new one."""
-    asked = {"entries": sorted(entries), "erase": erase, "releases": list(releases), "runs": list(runs)}
     files = storage.list(FOLDER)
     for name in sorted(file for file in files if file.endswith("/plan.json")):
         if name.replace("plan.json", "receipt.json") not in files:
             plan = storage.read_json(f"{FOLDER}/{name}")
             if plan["asked"] == asked:
                 return f"{FOLDER}/{name.partition('/')[0]}", plan
-    found = find(storage, entries, releases, runs)
+    found = find(storage, entries, asked["releases"], asked["runs"], known)
     rows = {line["dataset"]: line["rows"] for line in found["datasets"]}
     made = _successors(storage)
     heads = sorted(rows.keys() - made.keys())
@@ -116,7 +119,7 @@ def _planned(
         removed = sorted({row["key"] for row in rows[base]})
         made[base] = digest({"predecessor": base.rpartition("/")[2], "removed": removed})
     versions = {}
-    files_before = erasing.files_of(storage, found) if erase else []
+    files_before = erasing.files_of(storage, found) if asked["erase"] else []
     for base in sorted(rows):
         folder, last = base.rpartition("/")[0], made[base]
         while f"{folder}/{last}" in made:
@@ -202,8 +205,8 @@ def read_receipt(path: str) -> Receipt:
         raise InputError(f"{path}: not a receipt of a takedown ({error}); give a receipt.json") from error
 
 
-def verify(path: str) -> dict[str, bool]:
-    """URL of each file that was read -> whether it still has the bytes.
+def verify(path: str) -> tuple[dict[str, bool], list[str]]:
+    """(URL of each file that was read -> whether it still has the bytes, keys that never had any).
 
     Reads every file that the takedown was to clear: the whole workspace and the releases after an erasure, otherwise
     the new versions of the datasets.
@@ -212,6 +215,7 @@ def verify(path: str) -> dict[str, bool]:
     storage = open_workspace(receipt.workspace, create=False)
     if unmarked := receipt.unmarked():
         raise InputError(f"{path}: no mark of {unmarked[0]} is known, so nothing can be verified; {_RETRY}")
+    never = [key for key, by in (receipt.found.unstored or {}).items() if by is None]
     prefixes = [""] if receipt.erased else sorted(set(receipt.datasets.values()))
     missing = [base for base in prefixes if base and not storage.exists(f"{base}/manifest.json")]
     if missing:
@@ -224,4 +228,4 @@ def verify(path: str) -> dict[str, bool]:
         if not read:
             raise InputError(f"{place.url}: no files, so nothing can be verified; put them back there first")
         files |= read
-    return files
+    return files, never

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curate.core.contracts import Resources
+from curate.core.errors import some
 from curate.engine.backends import Backend, ClusterNode, Notify, Worker
 from curate.engine.tasks.beat import BatchStats
 from curate.engine.workers.allocation import Allocation
@@ -173,9 +174,8 @@ class WorkerSet:
 
     def holders(self, runs: Sequence[str]) -> str:
         """The runs that may have what this one waits for."""
-        more = f" and {len(runs) - 3:,} more" if len(runs) > 3 else ""
         if runs:
-            return f"{', '.join(runs[:3])}{more} use{'s' if len(runs) == 1 else ''} the cluster"
+            return f"{some(runs)} use{'s' if len(runs) == 1 else ''} the cluster"
         return "its node starts it slowly, or jobs of others use the cluster"
 
     # --- rebalancing ---

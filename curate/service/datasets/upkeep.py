@@ -50,6 +50,8 @@ class TombstonesShape(Shape):
     """Kind (key, sha256, url) -> number of entries."""
     affected: dict[str, int]
     """URL of each dataset that still has tombstoned samples -> their number."""
+    unknown: list[str] = []
+    """The entries of this order that no pool or dataset has. They are tombstoned too."""
 
 
 class NewTombstones(Order):
@@ -140,7 +142,9 @@ def add_tombstones(service: Served, who: Who, workspace: InUrl, order: NewTombst
     with recorded(service, who, "tombstone.add", workspace, order.why) as detail:
         place = place_of(service, who, workspace, Role.OPERATOR)
         detail["entries"] = opened(place).add_tombstones(order.entries, order.why)
-    return _tombstones(service, place, fresh=True)
+    key = ("unknown", place.id, tuple(order.entries))
+    unknown = service.kept.get(key, lambda: opened(place).unknown_samples(order.entries), "samples", fresh=True)
+    return _tombstones(service, place, fresh=True).model_copy(update={"unknown": unknown})
 
 
 def _tombstones(service: Service, place: WorkspaceRow, fresh: bool) -> TombstonesShape:

@@ -3,11 +3,12 @@ runs on them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast, get_args
 
 from fastapi import Response
 
-from curate.core.errors import CurateError
+from curate.core.errors import CurateError, some
 from curate.service.auth.roles import Role
 from curate.service.datasets import upkeep
 from curate.service.datasets.upkeep import GcOrder, GcShape, NewPin, NewTombstones
@@ -75,7 +76,7 @@ def show_workspace(visit: Visiting, name: str) -> Response:
 
 def _workspace(
     visit: Visit, name: str, problem: CurateError | None = None, typed: dict[str, Any] | None = None,
-    gc: tuple[GcOrder, GcShape] | None = None,
+    gc: tuple[GcOrder, GcShape] | None = None, unknown: Sequence[str] = (),
 ) -> Response:  # fmt: skip
     place = workspaces.get_workspace(*visit.args, name)
     counting = visit.query("storage") != "" or gc is not None
@@ -85,7 +86,7 @@ def _workspace(
         tombstones=upkeep.get_tombstones(*visit.args, name), storage=storage, gc=gc, typed=typed or {}, kinds=KINDS,
         registrations=registrations.registrations(*visit.args, name), targets=_targets(visit),
         base=f"/workspaces/{part(name)}", operator=place.role.covers(Role.OPERATOR),
-        keeper=place.role.covers(Role.ADMIN), admin=visit.who.everywhere is Role.ADMIN,
+        keeper=place.role.covers(Role.ADMIN), admin=visit.who.everywhere is Role.ADMIN, unknown=some(unknown),
     )  # fmt: skip
 
 
@@ -132,9 +133,10 @@ def remove_pin(visit: Visiting, form: Form, name: str) -> None:
 
 
 @router.form("/workspaces/{name}/tombstones", "/workspaces/{name}", _workspace, "added")
-def add_tombstones(visit: Visiting, form: Form, name: str) -> None:
+def add_tombstones(visit: Visiting, form: Form, name: str) -> Response | None:
     entries = [line.strip() for line in words(form, "entries").splitlines() if line.strip()]
-    upkeep.add_tombstones(*visit.args, name, made(NewTombstones, entries=entries, why=words(form, "why")))
+    found = upkeep.add_tombstones(*visit.args, name, made(NewTombstones, entries=entries, why=words(form, "why")))
+    return _workspace(visit, name, unknown=found.unknown) if found.unknown else None
 
 
 @router.form("/workspaces/{name}/gc", "/workspaces/{name}", _workspace, "freed", typed=True)

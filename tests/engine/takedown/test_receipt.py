@@ -34,6 +34,9 @@ def row(key: str, sha256: str | None, offset: int | None = 0) -> dict[str, Any]:
         ({"keys": ["a", "c"], "pools": [row("c", MARKS["second"].sha256)]}, []),
         ({"keys": ["a", "c"], "pools": [row("c", None, None)]}, []),  # a download that failed
         ({"keys": ["c"], "pools": [row("c", None, None)], "marks": [], "marked": {}}, ["c"]),
+        ({"keys": ["a", "c", "d"], "unstored": {"c": None, "d": "a"}}, []),
+        ({"keys": ["c"], "marks": [], "marked": {}, "unstored": {"c": None}}, []),
+        ({"keys": ["a", "c"], "pools": [row("c", None, None), row("c", "0" * 64)], "unstored": {}}, ["c"]),
         ({"marked": None}, []),  # of an older version
         ({"marked": None, "marks": []}, ["a", "b"]),
     ],

@@ -143,6 +143,7 @@ def _answers() -> dict[str, Any]:
         "places.workspaces": examples.workspaces(), "places.targets": examples.targets(),
         "places.registrations": examples.registrations(), "upkeep.storage": examples.storage(),
         "upkeep.gc": examples.freed(), "upkeep.pins": examples.pins(), "upkeep.tombstones": examples.tombstones(),
+        "upkeep.add_tombstones": examples.tombstones(),
         "people.me": examples.me(), "people.users": examples.users(), "people.tokens": examples.tokens(),
         "people.quotas": examples.quotas(), "people.audit": Page(items=examples.audit(), next="c2"),
         "data.newest": "openclipart",
@@ -162,7 +163,7 @@ def _answers() -> dict[str, Any]:
     writes = (
         "runs.stop runs.kill runs.resume runs.limit runs.change "
         "data.set_tag data.remove_tag upkeep.add_pin upkeep.remove_pin "
-        "upkeep.add_tombstones places.add_workspace places.change_workspace places.remove_workspace places.add_target "
+        "places.add_workspace places.change_workspace places.remove_workspace places.add_target "
         "places.change_target places.remove_target places.check_target places.register places.unregister "
         "people.add_user people.change_user people.set_grant people.remove_grant people.make_token "
         "people.revoke_token people.set_quota people.set_default_quota"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import pytest
@@ -213,6 +214,14 @@ def test_a_new_token_is_shown_once_and_not_by_an_address(site: Site, client: Tes
     assert answer.status_code == 201 and text in answer.text and answer.headers["cache-control"] == "no-store"
     assert ("people.make_token", ("ada", NewToken(label="Laptop", role="viewer", days=None)), {}) in site.calls
     assert text not in client.get("/people/ada").text
+
+
+def test_unknown_tombstones_are_named(site: Site, client: TestClient) -> None:
+    unknown = [f"https://nowhere.example/{number}?<b>" for number in range(9)]
+    site.answers["upkeep.add_tombstones"] = examples.tombstones().model_copy(update={"unknown": unknown})
+    answer = client.post(f"{HERE}/tombstones", data={"entries": "\n".join(unknown), "why": "takedown"})
+    named = escape(f"{', '.join(unknown[:3])} and 6 more")
+    assert answer.status_code == 200 and f"no pool or dataset here has <bdi>{named}</bdi>." in answer.text
 
 
 def test_gc_is_previewed_before_it_frees(site: Site, client: TestClient) -> None:

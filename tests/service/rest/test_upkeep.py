@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,6 +86,41 @@ def test_releases(client: TestClient, people: People, curated: Curated) -> None:
     assert client.get(f"{MAIN}/releases/nothing", headers=viewer).status_code == 404
     other = client.post(f"{MAIN}/datasets/toys/abc/releases", json=order, headers=operator)
     assert other.status_code == 404
+
+
+KILLED = """
+import json, sys
+from curate.api import Workspace
+workspace, dataset, to, options = sys.argv[1:]
+Workspace(workspace).release(dataset, to, **json.loads(options))
+"""
+
+
+def test_a_killed_release_is_written_again(client: TestClient, people: People, curated: Curated) -> None:
+    operator, root = people.operator.headers, Path(curated.workspace.url)
+    address = f"{MAIN}/datasets/toys/{curated.fingerprint}/releases"
+    order = {"name": "toys-v1", "title": "Toys", "columns": ["brightness"]}
+    whole = Path(client.post(address, json=order | {"name": "whole"}, headers=operator).json()["url"])
+    options = json.dumps({"title": "Toys", "columns": ["brightness"]})
+    command = [sys.executable, "-c", KILLED, str(root), curated.base, str(root / "releases/toys-v1"), options]
+    killing = os.environ | {"CURATE_FAULT_KILL": "publish:data/*:published"}
+    assert subprocess.run(command, env=killing).returncode == -signal.SIGKILL
+    assert client.get(f"{MAIN}/releases/toys-v1", headers=operator).status_code == 404
+    other = client.post(address, json=order | {"title": "Other"}, headers=operator)
+    assert other.status_code == 422 and "only the same command resumes" in other.json()["detail"]
+    made = client.post(address, json=order, headers=operator)
+    assert (made.status_code, made.json()["rows"]) == (200, 9)
+    found = [{path.relative_to(one): path.read_bytes() for path in one.rglob("*.*")}
+             for one in (whole, root / "releases/toys-v1")]  # fmt: skip
+    assert found[0] == found[1]
+
+
+def test_unknown_tombstones_are_in_the_answer(client: TestClient, people: People, curated: Curated) -> None:
+    unknown = ["cd" * 16, "https://nowhere.example/a.jpg", "ef" * 32]
+    order = {"entries": [unknown[0], curated.key, *unknown[1:]], "why": "takedown"}
+    answer = client.post(f"{MAIN}/tombstones", json=order, headers=people.operator.headers).json()
+    assert answer["unknown"] == unknown and answer["counts"] == {"key": 2, "url": 1, "sha256": 1}
+    assert client.get(f"{MAIN}/tombstones", headers=people.operator.headers).json()["unknown"] == []
 
 
 def test_a_sample_by_key_and_by_url(client: TestClient, people: People, curated: Curated) -> None:
