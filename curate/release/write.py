@@ -18,6 +18,7 @@ import yaml
 from curate.core.addresses import Networks
 from curate.core.errors import InputError
 from curate.core.hashing import digest
+from curate.core.store import lease
 from curate.core.store.storage import Storage
 from curate.release import layout
 from curate.release.card import card
@@ -74,13 +75,15 @@ def write(
     allowed: Networks,
 ) -> dict[str, Any]:
     """Write a release of these rows and return what its release.json says. tombstoned: the predecessor's rows that must
-    not be used any more (`REMOVED_SCHEMA`). Raises InputError if the folder is not empty."""
-    if found := next(to.some_files(1), None):
-        raise InputError(f"{to.url}: is not empty (it has {found}); give a new folder")
+    not be used any more (`REMOVED_SCHEMA`). Raises InputError if the folder is not empty;
+    what a killed call has left of the same release is written again."""
+    begun = _begin(to, about, before, allowed)
     counts, sums = Statistics(about.captions), dict[str, str]()
     words: list[Any] = []
     schema: pa.Schema | None = None
     for number, part in enumerate(_files(_public(tables, counts, allowed))):
+        if not number:
+            to.publish_bytes(layout.BEGUN, begun)
         with to.publish(layout.data_file(number)) as path:
             writer: pq.ParquetWriter | None = None
             for table in part:
@@ -119,7 +122,25 @@ def write(
         to.publish_bytes(name, data)
         sums[name] = hashlib.sha256(data).hexdigest()
     to.publish_bytes(layout.SUMS, "".join(f"{value}  {name}\n" for name, value in sorted(sums.items())).encode())
+    to.remove_file(layout.BEGUN)
     return known
+
+
+def _begin(to: Storage, about: About, before: Release | None, allowed: Networks) -> bytes:
+    """Clear what a killed process left of this release; returns the content of BEGUN."""
+    options = [about.title, about.license, [*about.columns.items()], before and before.digest, [*map(str, allowed)]]
+    begun = {"order": digest([about.name, about.dataset, *options]), "owner": lease.owner(), "time": 0}
+    there = to.read_json(layout.BEGUN) if to.exists(layout.BEGUN) else None
+    if there is None or there["order"] != begun["order"]:
+        if found := next(to.some_files(1), None):
+            what = f"{found} of a release that only the same command resumes" if there else found
+            raise InputError(f"{to.url}: is not empty (it has {what}); give a new folder")
+    elif there["owner"] != begun["owner"] and not lease.is_dead(there):  # of this host: it has no heartbeat
+        raise InputError(f"{to.url}: process {there['owner']['pid']} is writing this release; wait for it")
+    else:
+        for path in (layout.SUMS, layout.REMOVED, layout.DATA, *to.temporary("")):
+            to.remove(path)
+    return json.dumps(begun).encode()
 
 
 def sha256_of(path: Path) -> str:

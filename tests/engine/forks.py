@@ -3,7 +3,7 @@
 Run as `python -m tests.engine.forks MODULE ...`, with further modules to import. An order is a line of JSON on standard
 input: `workspace`, `changes` of the toy pipeline (or `fits`, those of the one with a Fit, or `derived`, of the one with
 a Derive, or `slow`, of the one for clusters, or a `recipe`, in parts of `part_rows`, or `made` by a function
-MODULE:NAME of `arguments`), `options`, `engine`, `run_id`,
+MODULE:NAME of `arguments`, or the words of a `command` of `curate` instead), `options`, `engine`, `run_id`,
 `environment`, seconds between two `flush`es of its events, the name of another `host` to be on, whose `clock` is so
 many seconds ahead, seconds of `lease`s, a `console` file to speak to, and where the driver is to be killed: at the
 `call`-th Python call of its main thread. The answer is two lines: the driver's `pid` when it starts, and in the end how
@@ -68,6 +68,8 @@ def drive(order: dict[str, Any]) -> dict[str, Any]:
     calls = Calls(order["call"]) if "call" in order else None
     speak = Path(order["console"]).open("w", buffering=1) if "console" in order else None  # noqa: SIM115
     console = Console(file=speak, width=200) if speak else None
+    if "command" in order:
+        return {"code": importlib.import_module("tests.e2e.commands").curate(*order["command"]).code}
     options = Options(**{"segment_seconds": 0.0} | order.get("options", {}))
     group.LEAST_PART_ROWS = order.get("part_rows", group.LEAST_PART_ROWS)
     if "recipe" in order:
