@@ -302,15 +302,17 @@ class Workspace:
         return usage.usage(self._storage)
 
     def gc(
-        self, keep: int | None = None, drop: Sequence[str] = (), costly: bool = False, delete: bool = False
-    ) -> tuple[dict[str, int], list[str]]:
+        self, keep: int | None = None, drop: Sequence[str] = (), costly: bool = False, delete: bool = False,
+        now: bool | None = False,
+    ) -> tuple[dict[str, int], list[str]]:  # fmt: skip
         """(path -> bytes, runs) that no kept run needs; removed only with `delete`. `keep`: number of successful runs
-        of each recipe to keep, the latest ones; `costly`: also remove answers of costly stages."""
+        of each recipe to keep, the latest ones; `costly`: also remove answers of costly stages; `now`: also temporary
+        files and uploads of the last day (None: unless a run is alive). Raises InputError if a run is alive."""
         storage = self._storage
         if not delete:
-            return gc.unreachable(storage, keep, drop, costly)
+            return gc.unreachable(storage, keep, drop, costly, now)
         with claims.exclusive(storage):
-            garbage, gone = gc.unreachable(storage, keep, drop, costly)
+            garbage, gone = gc.unreachable(storage, keep, drop, costly, now)
             gc.collect(storage, garbage, gone)
         return garbage, gone
 

@@ -31,7 +31,7 @@ data.add_typer(tombstone, name="tombstone")
 
 @data.command()
 def du(workspace: WorkspaceUrl = "") -> None:
-    """Show bytes by noun and stage, and the bytes that `curate gc --delete` would free."""
+    """Show bytes by noun and stage, and the bytes that `curate gc --delete --now` would free."""
     table = Table("noun", "op or name", "stages", header_style="bold")
     for name in ("files", "bytes", "gc would free"):
         table.add_column(name, justify="right")
@@ -81,6 +81,9 @@ def gc(
     costly: Annotated[
         bool, typer.Option("--costly", help="Also remove answers of costly stages that no kept run reads.")
     ] = False,
+    now: Annotated[
+        bool, typer.Option("--now", help="Also remove temporary files of the last day; an error while a run is alive.")
+    ] = False,
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete; otherwise only list what would be deleted.")
     ] = False,
@@ -92,7 +95,7 @@ def gc(
     if keep is not None and keep < 0:
         raise RecipeError(f"--keep {keep}: expected 0 or more; leave it out to keep all runs")
     place = opened(workspace)
-    garbage, gone = place.gc(keep, drop or [], costly, delete)
+    garbage, gone = place.gc(keep, drop or [], costly, delete, now)
     for line in [] if delete else place.described(garbage):
         out.print(line, highlight=False, soft_wrap=True)
     total = f"{len(garbage):,} outputs, {sum(garbage.values()):,} bytes, {len(gone)} runs"

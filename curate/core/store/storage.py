@@ -34,6 +34,7 @@ SMALL_BYTES = 1 << 14
 EXTRAS = {"gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure", "hf": "hf"}
 """Scheme of a URL -> the extra that brings its driver."""
 TEMPORARY = ".tmp"
+UPLOAD = "?uploadId="  # between the path of an object and the id of an unfinished upload of it
 SCRATCH = "scratch"
 ONE_REQUEST_BYTES = 8 << 20
 """Smaller objects are read by one request."""
@@ -152,6 +153,25 @@ class Storage:
         """Temporary files below a prefix, which killed processes left on a local disk."""
         found = _walk(self.path(prefix), "") if self.local else ()
         return {name: size for name, size in found if name.endswith(TEMPORARY)}
+
+    def unfinished(self) -> dict[str, tuple[int, float]]:
+        """What writers are at, or left when they were killed: path -> (bytes, when it was begun or last written, in
+        seconds since the epoch). Temporary files of a local disk, and up to 1,000 multipart uploads of S3."""
+        found: dict[str, tuple[int, float]] = {}
+        for name, size in self.temporary("").items():
+            with contextlib.suppress(FileNotFoundError):
+                found[name] = size, os.stat(self.path(name)).st_mtime
+        if "s3" in _protocols(self.fs):
+            bucket, key, _ = self.fs.split_path(self.path(""))
+            folder = f"{key}/" if key else ""
+            with contextlib.suppress(OSError):  # not permitted, or not implemented
+                listed = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=folder)
+                for each in listed.get("Uploads", ()):
+                    name, upload = each["Key"].removeprefix(folder), each["UploadId"]
+                    parts = self.fs.call_s3("list_parts", Bucket=bucket, Key=each["Key"], UploadId=upload)
+                    size = sum(part["Size"] for part in parts.get("Parts", ()))
+                    found[f"{name}{UPLOAD}{upload}"] = size, each["Initiated"].timestamp()
+        return found
 
     def entries(self, prefix: str) -> dict[str, float | None]:
         """Names directly below a prefix: folder -> None, file -> when it was published, by the storage's own clock
@@ -287,9 +307,13 @@ class Storage:
         faults.point(f"mark:{relative}")
 
     def remove(self, relative: str) -> None:
-        """Remove a file or a folder, if it exists."""
+        """Remove a file, a folder or an unfinished upload, if it exists."""
+        name, _, upload = relative.partition(UPLOAD)
         with _explain_errors(self.url_of(relative)), contextlib.suppress(FileNotFoundError):
-            if not self.local:
+            if upload:
+                bucket, key, _ = self.fs.split_path(self.path(name))
+                self.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload)
+            elif not self.local:
                 self.fs.rm(self.path(relative), recursive=True)
             elif os.path.isdir(self.path(relative)):
                 shutil.rmtree(self.path(relative), onerror=_raise_if_fixable)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from pathlib import Path
 
-from curate.core.errors import StorageError
+from curate.core.errors import InputError, StorageError
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest
 from curate.core.nouns.pools import in_folder
 from curate.core.store import lease
-from curate.core.store.storage import TEMPORARY, Storage
+from curate.core.store.storage import Storage
 from curate.engine.passes.answers.index import FOLDER as INDEX
 from curate.engine.passes.answers.log import FOLDER as LOG
 from curate.engine.passes.answers.log import folder_of
@@ -33,7 +32,7 @@ from curate.engine.units.source.repeats import read_repeats
 from curate.engine.units.step import Outside
 
 ASIDE_SECONDS = 24 * 3600
-"""Temporary files older than this are abandoned."""
+"""Temporary files and uploads older than this are abandoned."""
 STARTING_SECONDS = 60.0
 TOPS = ("facts", "masks", "artifacts", "selections", "datasets", "pools", "fetches")
 BATCH = 1000
@@ -43,11 +42,12 @@ REMOVED = "removed"
 
 
 def unreachable(
-    storage: Storage, keep: int | None = None, drop: Iterable[str] = (), costly: bool = False
+    storage: Storage, keep: int | None = None, drop: Iterable[str] = (), costly: bool = False, now: bool | None = False
 ) -> tuple[dict[str, int], list[str]]:
     """(folder or file -> bytes, runs) to remove if the last `keep` runs of each recipe are kept (None: all), and those
     that pins name, except those in `drop`. The highest table of each shard of a costly stage stays, unless `costly` is
-    given."""
+    given. `now`: also temporary files of the last day (None: unless a run is alive). Raises InputError if one is."""
+    left = storage.unfinished()  # before the runs are known: those that begin later have other files
     runs = [RunRecord.load(storage, name) for name in list_runs(storage)]
     dropped = set(drop)
     for name in dropped:
@@ -56,7 +56,11 @@ def unreachable(
     pinned = pins(storage).values()
     kept_ids = {run.run_id for run in (candidates if keep is None else _last(candidates, keep))}
     kept_ids |= {run.run_id for run in candidates if run.run_id in {pin.run for pin in pinned}}
-    kept_ids |= {run.run_id for run in runs if run.state == "running" or _is_starting(run)}
+    alive = [run.run_id for run in runs if run.state == "running" or _is_starting(run)]
+    if now and alive:
+        raise InputError(f"--now: run {alive[0]} is alive and may be writing these files; stop it, or leave --now out")
+    now, aside = now or (now is None and not alive), time.time() - ASIDE_SECONDS
+    kept_ids |= set(alive)
     held = {top: storage.list(top) for top in TOPS}
     reachable = Reachable(storage)
     roots = reachable.of([run for run in runs if run.run_id in kept_ids], pinned) | _leased(storage)
@@ -71,7 +75,8 @@ def unreachable(
             unit = _unit(path)
             if unit not in above and roots.isdisjoint(_parents(path)):
                 garbage[unit] = garbage.get(unit, 0) + size
-    garbage |= _aside(storage)
+    fresh = {path for path in left if now and not path.startswith("students/")}  # a training is not a run
+    garbage |= {path: size for path, (size, then) in left.items() if then < aside or path in fresh}
     return garbage, [run.run_id for run in runs if run.run_id not in kept_ids]
 
 
@@ -241,14 +246,6 @@ def _unit(path: str) -> str:
     if parts[:1] == ["artifacts"] and parts[2:3] == ["partials"]:
         return path
     return "/".join(parts[:3])
-
-
-def _aside(storage: Storage) -> dict[str, int]:
-    if not storage.local:
-        return {}
-    old = time.time() - ASIDE_SECONDS
-    found = [path for path in Path(storage.root).rglob(f".*{TEMPORARY}") if path.stat().st_mtime < old]
-    return {str(path.relative_to(storage.root)): path.stat().st_size for path in found}
 
 
 def collect(storage: Storage, garbage: Iterable[str], runs: Iterable[str]) -> None:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from curate.core.nouns.manifest import Manifest
-from curate.core.store.storage import TEMPORARY, Storage
+from curate.core.store.storage import TEMPORARY, UPLOAD, Storage
 from curate.engine.record.gc import TOPS, highest, unreachable
 from curate.engine.record.pins import pins
 from curate.engine.record.runs import RunRecord, list_runs
 
-OTHERS = "records"
-"""Runs, leases, pins, tombstones and temporary files."""
+OTHERS, UNFINISHED = "records", "temporary files"
+"""Runs, leases, pins and tombstones; and what writers are at, or left when they were killed."""
 StageFolder = tuple[str, str]  # (noun, folder in it that one stage writes to)
 
 
@@ -49,28 +49,25 @@ class DatasetInfo:
 
 def usage(storage: Storage) -> list[Usage]:
     """A line per noun, op and set of stages, by noun and name."""
-    garbage, _ = unreachable(storage)
+    garbage, _ = unreachable(storage, now=None)
     stages = _stages(RunRecord.load(storage, name) for name in list_runs(storage))
     lines: dict[tuple[str, str, tuple[str, ...]], Usage] = {}
 
     def line(path: str) -> Usage:
         noun, folder = _place(path)
-        name = "" if noun in (OTHERS, "masks") else folder.split("/")[1]
+        name = "" if noun == "masks" or not folder else folder.split("/")[1]
         if folder.endswith("/partials"):
             name += " (partial states)"
         names = tuple(sorted(stages.get((noun, folder), ())))
         return lines.setdefault((noun, name, names), Usage(noun, name, names))
 
-    for path, size in storage.list("").items():
+    left = {path: size for path, (size, _) in storage.unfinished().items()}
+    for path, size in (storage.list("") | left).items():
         found = line(path)
         found.files += 1
         found.bytes += size
     for path, size in garbage.items():
-        found = line(path)
-        found.garbage += size
-        if path.endswith(TEMPORARY):  # a temporary file, which `list` omits
-            found.files += 1
-            found.bytes += size
+        line(path).garbage += size
     return [lines[place] for place in sorted(lines)]
 
 
@@ -84,7 +81,7 @@ def described(storage: Storage, garbage: Mapping[str, int]) -> list[str]:
         noun, folder = _place(f"{path}/")
         used = ", ".join(sorted(stages.get((noun, folder), ()))) or "no stage of a known run"
         of = "" if noun == "masks" else f" of {folder.split('/')[1]}" if folder else ""
-        what = (2, f"{noun}{of} ({used})")
+        what = (2, f"{noun}{of} ({used})" if folder else noun)
         if noun == "datasets":
             found = dataset(storage, path)
             trained = "".join(f"; student {name} was trained on it" for name in students.get(path, ()))
@@ -108,6 +105,8 @@ def _students(storage: Storage) -> dict[str, list[str]]:
 def _place(path: str) -> StageFolder:
     """The folder that identifies a stage: facts/<op>/<stage>, artifacts/<op>/<fingerprint>, pools/<namespace>, …"""
     parts = path.split("/")
+    if path.rstrip("/").endswith(TEMPORARY) or UPLOAD in path:
+        return UNFINISHED, ""
     if parts[0] not in TOPS or len(parts) < 3:
         return OTHERS, ""
     depth = 3 if parts[0] in ("facts", "artifacts", "selections") else 2  # a namespace, a chain, a dataset's name

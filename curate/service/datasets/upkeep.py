@@ -200,7 +200,7 @@ def collect_garbage(service: Served, who: Who, workspace: InUrl, order: GcOrder)
 
 
 def _collected(workspace: Workspace, order: GcOrder) -> tuple[dict[str, int], list[str]]:
-    return workspace.gc(order.keep, order.drop, order.costly, order.delete)
+    return workspace.gc(order.keep, order.drop, order.costly, order.delete, now=None)
 
 
 def _freed(garbage: dict[str, int], runs: list[str], order: GcOrder) -> GcShape:

@@ -18,10 +18,11 @@ from curate.core.store.storage import Storage, open_storage
 from curate.engine.record import claims, gc, pins
 from curate.engine.record.explain import explain
 from curate.engine.record.runs import RunRecord
-from curate.engine.record.usage import described
+from curate.engine.record.usage import described, usage
 from curate.engine.run import run
 from curate.engine.state import Options
 from tests.draw import drawn
+from tests.e2e.commands import curate
 from tests.engine import toys, workspaces
 from tests.engine.forks import Drivers
 from tests.engine.gates import Gate
@@ -280,6 +281,78 @@ def test_a_run_waits_until_gc_has_ended(workspace: Path) -> None:
 def events_but(workspace: Path, run_id: str) -> list[str]:
     """Events that runs but one have written down, a text for each time."""
     return [path.read_text() for path in sorted(workspace.glob("runs/*/events/*.jsonl")) if run_id not in path.parts]
+
+
+def killed_writer(storage: Storage, name: str, bytes_: int) -> str:
+    """Path of what a writer leaves that is killed before it publishes."""
+    pid = os.fork()
+    if not pid:
+        with storage.publish(name) as aside:
+            aside.write_bytes(bytes(bytes_))
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    [left] = [path for path in storage.temporary("") if path.startswith(f"{name.rpartition('/')[0]}/.")]
+    return left
+
+
+def test_files_of_killed_writers_are_shown_and_removed_now(workspace: Path) -> None:
+    run(toys.pipeline(), str(workspace))
+    storage, [dataset] = open_storage(str(workspace)), workspace.glob("datasets/toys/*")
+    before = workspaces.files(workspace)
+    names = (f"{dataset.relative_to(workspace)}/000000.tar", "facts/some.op/x/000001.parquet", "runs/one/events/1")
+    left = {killed_writer(storage, name, size): size for size, name in enumerate(names, 1000)}
+    trained = killed_writer(storage, "students/one/checkpoint", 7)  # its training may be alive
+    [line] = [line for line in usage(storage) if line.noun == "temporary files"]
+    assert (line.files, line.bytes, line.garbage) == (4, sum(left.values()) + 7, sum(left.values()))
+    assert described(storage, left) == [f"{sum(left.values()):>15,}  temporary files"]
+    assert gc.unreachable(storage) == ({}, [])
+    old = next(iter(left))
+    os.utime(workspace / old, (0, 0))
+    assert gc.unreachable(storage)[0] == {old: left[old]}
+    with claims.exclusive(storage):
+        garbage, runs = gc.unreachable(storage, now=True)
+        gc.collect(storage, garbage, runs)
+    assert (garbage, runs) == (left, [])
+    assert workspaces.files(workspace) == before and list(storage.temporary("")) == [trained]
+
+
+def test_files_that_a_run_may_be_writing_stay(workspace: Path, gate: Gate) -> None:
+    storage = open_storage(str(workspace))
+    with Drivers() as drivers:
+        drivers.start(workspace, run_id="one", changes={"dear__gate": str(gate.folder)})
+        gate.wait()
+        left = killed_writer(storage, "facts/some.op/x/000001.parquet", 1000)
+        [line] = [line for line in usage(storage) if line.noun == "temporary files"]
+        assert (line.bytes, line.garbage) == (1000, 0)
+        why = "--now: run one is alive and may be writing these files; stop it, or leave --now out"
+        for words in ([], ["--delete"]):
+            assert curate("gc", "--now", *words, "-w", workspace).error == f"curate: {why}"
+        assert curate("gc", "--delete", "-w", workspace).code == 0 and (workspace / left).exists()
+        os.kill(drivers.driver, signal.SIGKILL)
+        drivers.end()
+    assert "1 outputs, 1,000 bytes" in curate("gc", "--now", "--delete", "-w", workspace).out
+    assert not (workspace / left).exists()
+
+
+@pytest.mark.long
+def test_unfinished_uploads_are_shown_and_removed_now(object_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gc, "ASIDE_SECONDS", 1e12)  # this store says that all uploads were begun in 2010
+    object_store.create_bucket(Bucket="lot")
+    storage = open_storage("s3://lot/place")
+    storage.create_json("format.json", {})
+    for key in ("place/facts/a/000001.parquet", "place2/other"):
+        upload = object_store.create_multipart_upload(Bucket="lot", Key=key)["UploadId"]
+        object_store.upload_part(Bucket="lot", Key=key, UploadId=upload, PartNumber=1, Body=bytes(1000))
+    [line] = [line for line in usage(storage) if line.noun == "temporary files"]
+    assert (line.files, line.bytes, line.garbage) == (1, 1000, 1000)
+    assert gc.unreachable(storage) == ({}, [])
+    garbage, _ = gc.unreachable(storage, now=True)
+    assert [path.partition("?")[0] for path in garbage] == ["facts/a/000001.parquet"] and sum(garbage.values()) == 1000
+    with claims.exclusive(storage):
+        gc.collect(storage, garbage, [])
+        gc.collect(storage, garbage, [])  # again, as after a kill
+    assert gc.unreachable(storage, now=True)[0] == {}
+    assert [one["Key"] for one in object_store.list_multipart_uploads(Bucket="lot")["Uploads"]] == ["place2/other"]
 
 
 def test_gc_stops_if_its_lease_is_gone(workspace: Path) -> None:

@@ -144,8 +144,13 @@ def test_pins_tombstones_storage_and_gc(client: TestClient, people: People, cura
     entries = {"entries": [curated.key], "why": "takedown"}
     assert client.post(f"{MAIN}/tombstones", json=entries, headers=operator).json()["counts"]["key"] == 1
     assert list(client.get(f"{MAIN}/tombstones", headers=operator).json()["affected"].values()) == [1]
+    Path(curated.workspace.url, "facts/.left.tmp").write_bytes(bytes(1000))  # by a writer that was killed
     storage = client.get(f"{MAIN}/storage", params={"fresh": True}, headers=operator).json()
-    assert storage["bytes"] > storage["garbage"]
+    assert storage["bytes"] > storage["garbage"] == 1000
+    [left] = [line for line in storage["lines"] if line["garbage"]]
+    assert (left["noun"], left["files"], left["bytes"]) == ("temporary files", 1, 1000)
+    found = client.post(f"{MAIN}/gc", json={}, headers=keeper).json()
+    assert (found["paths"], found["bytes"]) == (1, 1000)
     assert client.post(f"{MAIN}/gc", json={"keep": 0}, headers=operator).status_code == 403
     freed = client.post(f"{MAIN}/gc", json={"keep": 0}, headers=keeper).json()
     assert freed["bytes"] > 0 and not freed["deleted"]
