@@ -49,7 +49,7 @@ class Launch:
     set_: Sets = None
     engine: Annotated[str, typer.Option(help="local (this process) or ray.")] = "local"
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster to join: auto, host:port or ray://… (default: start a local one).")
+        str | None, typer.Option(help="Ray cluster to join: auto or host:port (default: start a local one).")
     ] = None
     cpus: Annotated[int | None, typer.Option(help="CPUs that the run may take of a Ray cluster (default: all).")] = None
     gpus: Annotated[int | None, typer.Option(help="GPUs that it may take (default: all).")] = None

@@ -12,7 +12,7 @@ CurateError
 ├── BudgetError            more rows or shards were lost to failures than the run allows
 ├── PreflightError         credentials, weights or disk space are missing before a run
 ├── StageError             a unit that the run cannot continue without failed at every attempt
-├── UnreachableError       a Ray cluster does not answer
+├── UnreachableError       a Ray cluster does not answer, or was lost during a run
 ├── DrainedError           stopped: finished work is committed, and another run resumes from it
 │   └── CeilingError       the run has used its tokens or dollars
 ├── LedgerError            counts do not add up: a bug, not the user's mistake
@@ -28,6 +28,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 RESUMES = "with a new --run-id or none, the same command resumes from there"
+LOST = "lost the Ray cluster"  # begins the error of a run whose cluster has died
 
 
 class CurateError(Exception):

@@ -126,6 +126,10 @@ class Backend(Protocol):
         """Whether other runs may compete for the same nodes."""
         ...
 
+    def trouble(self) -> str:
+        """Why no work can be given to workers now; "" if it can. Raises UnreachableError if the cluster is lost."""
+        ...
+
     def nodes(self) -> Sequence[ClusterNode]:
         """Current nodes. Raises CurateError if the cluster cannot be reached."""
         ...

@@ -6,14 +6,16 @@ import contextlib
 import ctypes
 import os
 import re
+import select
 import shutil
 import signal
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from curate.core.errors import CurateError
+from curate.core.errors import LOST, RESUMES, CurateError, UnreachableError
 from curate.core.secrets import FORWARDED
 
 CONNECT_SECONDS = 3.0
@@ -22,6 +24,10 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 
 """What a gRPC client sends first (RFC 9113, 3.4): the preface and an empty SETTINGS frame."""
 SETTINGS = 4
 """Type (fourth byte) of the frame that a gRPC server answers with."""
+HEAD_SECONDS = float(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s", 60)) - 10  # noqa: SIM112
+"""How long a head may be away: one with fault tolerance comes back. Ten seconds later Ray would end the driver."""
+CHECK_SECONDS = 1.0
+DIED, RESTARTED = "Ray has died on this machine", "its head was restarted without its state"
 
 PASSED_ON = ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE")
 """Environment variables passed on to workers in addition to CURATE_…; Ray stores their values."""
@@ -42,7 +48,45 @@ def checked(address: str) -> str:
     problem = _problem(host.strip("[]"), int(port))
     if problem:
         raise CurateError(f"{given}: no Ray cluster answers there ({problem}); check it with `ray status`")
+    if place.startswith("ray://"):
+        raise CurateError(f"{given}: Ray Client cannot run this; on a node of the cluster, give auto or HOST:PORT")
     return place
+
+
+class Head:
+    """The head of a cluster, as its driver sees it without Ray, which ends the process when it is called after the head
+    lost its state or Ray died on this machine, and when the head stays away."""
+
+    def __init__(self, place: str, raylet: str, identity: Callable[[], str]) -> None:
+        """`raylet`: its socket on this machine. `identity` asks the head which cluster it has."""
+        self._place, self._identity, self._seen = place, identity, set[str]()
+        self.raylet, self._end, self._lock = socket.socket(socket.AF_UNIX), select.poll(), threading.Lock()
+        self.raylet.connect_ex(raylet)  # it says nothing to a stranger until it ends
+        self._end.register(self.raylet, select.POLLIN)
+        self._answered, self._checked, self._why = time.monotonic(), -CHECK_SECONDS, ""
+
+    def trouble(self) -> str:
+        """Why Ray must not be called now; "" if it may. Raises UnreachableError if the cluster is lost."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._checked > CHECK_SECONDS:
+                self._why, self._checked = self._silence(), now
+                self._answered = self._answered if self._why else now
+            why = DIED if self._end.poll(0) else self._why
+            if why in (DIED, RESTARTED) or now - self._answered > HEAD_SECONDS:
+                kept = "finished units are kept, those in progress are lost; start the cluster, and"
+                raise UnreachableError(f"{LOST} at {self._place} ({why}); {kept} {RESUMES}")
+            return why and f"the Ray head at {self._place} does not answer ({why}); waiting for it"
+
+    def _silence(self) -> str:
+        host, _, port = self._place.rpartition(":")
+        try:
+            if problem := _problem(host.strip("[]"), int(port)):
+                return problem
+            self._seen.add(self._identity())
+            return RESTARTED * (len(self._seen) > 1)
+        except Exception as error:  # noqa: BLE001 - Ray's own, while a head starts
+            return " ".join(repr(error).split())
 
 
 def _local_address() -> str:

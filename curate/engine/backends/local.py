@@ -30,6 +30,9 @@ class LocalBackend:
     separate = False
     shared = False
 
+    def trouble(self) -> str:
+        return ""
+
     def nodes(self) -> Sequence[ClusterNode]:
         return [ClusterNode("local", MANY, MANY, 1 << 62)]
 

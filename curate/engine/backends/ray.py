@@ -28,9 +28,9 @@ from ray._private import worker as driver_of_ray
 from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 
 from curate.core.contracts import Resources
-from curate.core.errors import CurateError
+from curate.core.errors import CurateError, UnreachableError
 from curate.engine.backends import ClusterNode, Notify, Snapshots, TaskEnded, WorkerDown, WorkerUp, package
-from curate.engine.backends.connection import checked, passed_on, sigterm_kept, store_bytes
+from curate.engine.backends.connection import Head, checked, passed_on, sigterm_kept, store_bytes
 from curate.engine.record import logs
 from curate.engine.tasks.job import Job, Outcome
 
@@ -96,8 +96,8 @@ def _actor_class(units: int) -> Any:
 class RayWorker:
     """An actor, from the driver's side."""
 
-    def __init__(self, options: Mapping[str, Any], units: int, notify: Notify) -> None:
-        self.notify = notify
+    def __init__(self, options: Mapping[str, Any], units: int, notify: Notify, trouble: Callable[[], str]) -> None:
+        self.notify, self._trouble = notify, trouble
         self.node = ""
         self._dead = threading.Event()
         self._once, self._silent = threading.Lock(), False
@@ -133,7 +133,7 @@ class RayWorker:
         until, name = time.monotonic() + SILENT_SECONDS, self.actor._actor_id.hex()
         with contextlib.suppress(Exception):  # Ray may be shut down
             while not self._dead.is_set() and time.monotonic() < until:
-                if state_of_ray.actors(name).get("State") == "DEAD":
+                if not self._trouble() and state_of_ray.actors(name).get("State") == "DEAD":
                     break
                 time.sleep(0.5)
         self._down(CurateError(error))
@@ -202,9 +202,10 @@ class RayBackend:
         """Whether it also started Ray."""
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._head: Head | None = None
 
     def connect(self) -> None:
-        """Start Ray, or connect to it. Raises CurateError."""
+        """Start Ray, or connect to it. Raises CurateError, also while its head does not answer."""
         with self._lock:
             if self._mine is None:
                 mine = not ray.is_initialized()
@@ -212,6 +213,14 @@ class RayBackend:
                     driver_of_ray.print_to_stdstream = _log_lines
                     self._begin()
                 self._mine, self._started = mine, mine and not (self._address or os.environ.get("RAY_ADDRESS"))
+                driver: Any = driver_of_ray
+                gcs, raylet = driver.global_worker.gcs_client, driver._global_node.raylet_socket_name
+                self._head = Head(gcs.address, raylet, lambda: type(gcs)(gcs.address).cluster_id.hex())
+        if trouble := self.trouble():
+            raise UnreachableError(trouble)
+
+    def trouble(self) -> str:
+        return self._head.trouble() if self._head is not None else ""
 
     def _begin(self) -> None:
         """Start Ray, or connect to it, in a thread that lives until `close`: a local Ray's processes end with their
@@ -268,7 +277,7 @@ class RayBackend:
         options["name"] = f"{NAMED}/{run}/{uuid.uuid4().hex}"
         if resources.memory_bytes:
             options["memory"] = resources.memory_bytes
-        return RayWorker(options, units, notify)
+        return RayWorker(options, units, notify, self.trouble)
 
     def share(self, value: Any) -> Any:
         return ray.put(value)
@@ -276,6 +285,7 @@ class RayBackend:
     def other_runs(self, run: str) -> Sequence[str]:
         if not self.shared:
             return ()
+        self.connect()
         actors = state_of_ray.actors(actor_state_name="ALIVE").values()
         names = [actor["Name"].split("/") for actor in actors]
         return sorted({name[1] for name in names if name[0] == NAMED and len(name) == 3} - {run})
@@ -283,8 +293,10 @@ class RayBackend:
     def close(self) -> None:
         if self._mine:
             ray.shutdown()
+        if self._head is not None:
+            self._head.raylet.close()
         self._over.set()
-        self._mine = None
+        self._mine = self._head = None
 
 
 def _log_lines(data: Any, ignore_prefix: bool) -> None:

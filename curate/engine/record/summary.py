@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from curate.core.errors import InputError
+from curate.core.errors import LOST, InputError
 from curate.core.ledger import Entry
 from curate.core.store import lease
 from curate.core.store.storage import Storage
@@ -25,8 +25,8 @@ class Attempt:
 
     id: str
     state: str
-    """none: its driver has written no file; refused: an error kept it from starting; open: it began; or its result:
-    done, failed, stopped."""
+    """none: its driver has written no file; refused: an error kept it from starting; open: it began, or its cluster is
+    lost; or its result: done, failed, stopped."""
     error: str = ""
 
 
@@ -62,7 +62,8 @@ def attempt(storage: Storage, run_id: str) -> Attempt:
     """Reads at most three files."""
     result = _read(storage, f"runs/{run_id}/result.json")
     if result is not None:
-        return Attempt(run_id, ended_as(result), str(result.get("error") or ""))
+        error = str(result.get("error") or "")
+        return Attempt(run_id, "open" if error.startswith(LOST) else ended_as(result), error)
     if storage.exists(f"runs/{run_id}/run.json"):
         return Attempt(run_id, "open")
     refused = _read(storage, f"runs/{run_id}/refused.json")

@@ -62,6 +62,7 @@ class Dispatcher:
         self._calls: list[Call] = []
         self._assigner = Assigner(backend, self.workers, self._calls, run_id, log, self._deliver)
         self._failed_starts: dict[str, int] = {}
+        self._trouble = ""
         self._stop_at: float | None = None
         """When tasks that still run are ended."""
         self._checked = self._emitted = time.monotonic()
@@ -71,7 +72,7 @@ class Dispatcher:
             while self._turn():
                 pass
         except BaseException as error:  # steps would block forever on a dead thread: every call gets the error
-            log.exception("the scheduler has failed")
+            log.error("the scheduler has failed: %s", error, exc_info=not isinstance(error, CurateError))
             with self.opening:
                 self.broken = error
             with contextlib.suppress(queue.Empty):
@@ -99,6 +100,10 @@ class Dispatcher:
         self._emit_progress()
         if self._draining.is_set():
             self._drain()
+        elif trouble := self.backend.trouble():
+            if trouble != self._trouble:
+                self._warn(trouble)
+            self._trouble = trouble
         else:
             demands = self._assigner.demands()
             self.workers.rebalance(demands)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from curate.api import LineageNode, Options, Workspace
-from curate.core.errors import InputError
+from curate.core.errors import LOST, InputError, UnreachableError
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_storage
+from curate.engine.backends.local import LocalBackend
 from curate.engine.record.lineage import lineage
-from curate.engine.record.summary import summary
+from curate.engine.record.summary import attempt, summary
 from curate.engine.run import run
 from tests.engine import toys
 
@@ -178,3 +179,19 @@ def test_artifacts(place: Workspace) -> None:
     found = {artifact.stage: artifact for artifact in place.artifacts()}
     assert set(found) == {"total"} and found["total"].run == "second" and found["total"].op.endswith("total")
     assert found["total"].base.startswith("artifacts/")
+
+
+def test_a_run_that_lost_its_cluster_failed_and_may_be_resubmitted(workspace: Path) -> None:
+    class Lost(LocalBackend):
+        def trouble(self) -> str:
+            raise UnreachableError(f"{LOST} at here (Connection refused)")
+
+    with pytest.raises(UnreachableError, match="lost the Ray cluster at here"):
+        run(toys.pipeline(), str(workspace), engine=Lost(), run_id="one")
+    storage = open_storage(str(workspace))
+    found = summary(storage, "one")
+    assert (found.state, found.error) == ("failed", "lost the Ray cluster at here (Connection refused)")
+    found = attempt(storage, "one")
+    assert (found.state, found.error) == ("open", "lost the Ray cluster at here (Connection refused)")
+    assert not lease.is_alive(storage, lease.lease_path("runs/one"))
+    assert not all(run(toys.pipeline(), str(workspace), run_id="two").reused.values())

@@ -7,14 +7,14 @@ import queue
 import threading
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.contracts import Resources
-from curate.core.errors import InputError, StorageError
+from curate.core.errors import InputError, StorageError, UnreachableError
 from curate.engine.backends import CallOptions, Snapshots, TaskEnded, WorkerDown, WorkerUp
 from curate.engine.backends.local import LocalBackend
 from curate.engine.tasks import running as tasks
@@ -225,6 +225,27 @@ def test_a_call_opened_while_the_scheduler_breaks_raises() -> None:
     made = Scheduler(Broken())
     with pytest.raises(RuntimeError, match="out of order"):
         made.open(double, CPU).next()
+    made.close()
+
+
+def test_a_cluster_in_trouble_is_waited_for_until_it_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    class Troubled(LocalBackend):
+        lost = False
+        said: ClassVar = ["its head is away"] * 3
+
+        def trouble(self) -> str:
+            if self.lost:
+                raise UnreachableError("lost it")
+            return self.said.pop() if self.said else ""
+
+    backend = Troubled()
+    made = Scheduler(backend)
+    assert sorted(outcome.value for outcome in made.map(double, range(3), CPU)) == [0, 2, 4]
+    assert [line.message for line in caplog.records] == ["its head is away"]
+    backend.lost = True
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match="lost it"):
+            list(made.map(double, range(3), CPU))
     made.close()
 
 
