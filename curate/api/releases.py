@@ -24,6 +24,7 @@ from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.nouns.tombstones import FIELDS, Tombstones
 from curate.core.recipe.load import parse
 from curate.core.secrets import Secret
+from curate.core.store import lease
 from curate.core.store.storage import Storage, open_workspace
 from curate.engine.record import usage
 from curate.engine.record.usage import DatasetInfo
@@ -77,7 +78,8 @@ def release(
     allowed = _networks(allow_networks)
     title = " ".join((title or "").split()) or found.name
     rows = Rows(storage, found, columns, noun_tombstones.load(storage), before, title, license)
-    return write(rows.tables(), rows.about, _new(to), before, rows.removed, allowed)
+    with lease.hold(storage, f"release {to}", lambda: False):  # another process may write it, then it is complete
+        return write(rows.tables(), rows.about, _new(to), before, rows.removed, allowed)
 
 
 def _new(to: str) -> Storage:

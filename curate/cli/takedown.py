@@ -80,9 +80,9 @@ def _verify(paths: list[str]) -> None:
         raise RecipeError("takedown verify: expected one RECEIPT, a file that a takedown wrote")
     files, never = verify_takedown(paths[0])
     if never:
-        _print(f"never stored, so there are no bytes of: {some(never)}")
+        _print(f"never stored or unknown, so that no bytes were looked for: {some(never)}")
     if not files:
-        _print(f"{paths[0]}: no dataset had the sample, so there is nothing to verify; `--erase` removes its bytes")
+        _print(f"{paths[0]}: nothing was verified: no file that it covers had a sample; `--erase` covers all files")
         return
     hits = [url for url, found in files.items() if found]
     for url in hits:

@@ -10,7 +10,7 @@ FORMAT = 1
 ABOUT, SUMS, CARD, CROISSANT, RECIPE = "release.json", "SHA256SUMS", "README.md", "croissant.json", "recipe.yaml"
 CHANGES, REMOVED = "changes.parquet", "removed.parquet"
 BEGUN = ".release-begun"
-"""Dataset and options of an unfinished release, as a digest, and the process that writes it. It is removed last."""
+"""Dataset and options of an unfinished release, as a digest. It is removed last."""
 DATA = "data"
 SPLIT = "train"
 

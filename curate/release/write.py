@@ -18,7 +18,6 @@ import yaml
 from curate.core.addresses import Networks
 from curate.core.errors import InputError
 from curate.core.hashing import digest
-from curate.core.store import lease
 from curate.core.store.storage import Storage
 from curate.release import layout
 from curate.release.card import card
@@ -129,14 +128,12 @@ def write(
 def _begin(to: Storage, about: About, before: Release | None, allowed: Networks) -> bytes:
     """Clear what a killed process left of this release; returns the content of BEGUN."""
     options = [about.title, about.license, [*about.columns.items()], before and before.digest, [*map(str, allowed)]]
-    begun = {"order": digest([about.name, about.dataset, *options]), "owner": lease.owner(), "time": 0}
+    begun = {"order": digest([about.name, about.dataset, *options])}
     there = to.read_json(layout.BEGUN) if to.exists(layout.BEGUN) else None
-    if there is None or there["order"] != begun["order"]:
+    if there != begun:
         if found := next(to.some_files(1), None):
             what = f"{found} of a release that only the same command resumes" if there else found
             raise InputError(f"{to.url}: is not empty (it has {what}); give a new folder")
-    elif there["owner"] != begun["owner"] and not lease.is_dead(there):  # of this host: it has no heartbeat
-        raise InputError(f"{to.url}: process {there['owner']['pid']} is writing this release; wait for it")
     else:
         for path in (layout.SUMS, layout.REMOVED, layout.DATA, *to.temporary("")):
             to.remove(path)

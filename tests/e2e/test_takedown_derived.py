@@ -111,4 +111,4 @@ def test_without_a_dataset_there_is_nothing_to_verify(work: Path) -> None:
     shutil.rmtree(work / "workspace/datasets")
     receipt, verified = taken(work, rows(work)["still.png"]["key"], "--apply")
     assert receipt["datasets"] == {} and verified.code == 0
-    assert "no dataset had the sample, so there is nothing to verify; `--erase` removes its bytes" in verified.words
+    assert "nothing was verified: no file that it covers had a sample; `--erase` covers all files" in verified.words

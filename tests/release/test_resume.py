@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from curate.acquire.folder import AcquireFolder
@@ -101,28 +99,15 @@ def test_what_was_tombstoned_meanwhile_is_left_out(drivers: Drivers, once: Path,
         workspace.remove_tombstones([key], "back")
 
 
-@pytest.fixture
-def sleeper() -> Iterator[psutil.Process]:
-    with subprocess.Popen(["sleep", "600"]) as process:
-        yield psutil.Process(process.pid)
-        process.kill()
-
-
-def test_a_release_that_is_being_written_is_waited_for(
-    drivers: Drivers, once: Path, tmp_path: Path, sleeper: psutil.Process
-) -> None:
-    to = tmp_path / "release"
-    killed(drivers, "publish:data/*:written", once, to)
-    begun = json.loads((to / layout.BEGUN).read_text())
-    live = begun["owner"] | {"pid": sleeper.pid, "born": sleeper.create_time()}
-    (to / layout.BEGUN).write_text(json.dumps(begun | {"owner": live}))
-    said = curate(*words(once, to)).error
-    assert said.endswith(f"{to}: process {sleeper.pid} is writing this release; wait for it")
-    for owner in (lease.owner(), live | {"host": "elsewhere"}):  # it failed in this process, or elsewhere
-        (to / layout.BEGUN).write_text(json.dumps(begun | {"owner": owner}))
-        assert curate(*words(once, to)).code == 0
-        assert content(to) == content(once / "whole")
-        (to / layout.BEGUN).write_text(json.dumps(begun))
+def test_a_release_that_is_being_written_is_waited_for(once: Path, tmp_path: Path) -> None:
+    """By a process of any host: its lease is in the workspace."""
+    to, workspace = tmp_path / "release", open_storage(str(once / "workspace"))
+    with ThreadPoolExecutor(1) as pool:
+        with lease.hold(workspace, f"release {to}", lambda: False):
+            other = pool.submit(Workspace(workspace.url).release, "photos", str(to), title="Photos")
+            assert wait([other], 0.5).not_done and not to.exists()
+        assert other.result(60)["rows"] == 6
+    assert content(to) == content(once / "whole")
 
 
 def test_a_killed_release_on_an_object_store(drivers: Drivers, once: Path, object_store: Any) -> None:

@@ -51,6 +51,7 @@ class _Found(BaseModel):
     marks: list[Mark]
     marked: dict[str, list[str]] | None = None
     unstored: dict[str, str | None] | None = None
+    unknown: list[str] = []
 
 
 class Receipt(BaseModel):
@@ -206,7 +207,7 @@ def read_receipt(path: str) -> Receipt:
 
 
 def verify(path: str) -> tuple[dict[str, bool], list[str]]:
-    """(URL of each file that was read -> whether it still has the bytes, keys that never had any).
+    """(URL of each file that was read -> whether it still has the bytes, samples without bytes that could be found).
 
     Reads every file that the takedown was to clear: the whole workspace and the releases after an erasure, otherwise
     the new versions of the datasets.
@@ -215,7 +216,9 @@ def verify(path: str) -> tuple[dict[str, bool], list[str]]:
     storage = open_workspace(receipt.workspace, create=False)
     if unmarked := receipt.unmarked():
         raise InputError(f"{path}: no mark of {unmarked[0]} is known, so nothing can be verified; {_RETRY}")
-    never = [key for key, by in (receipt.found.unstored or {}).items() if by is None]
+    never = [key for key, by in (receipt.found.unstored or {}).items() if by is None] + receipt.found.unknown
+    if not receipt.found.marks:
+        return {}, never
     prefixes = [""] if receipt.erased else sorted(set(receipt.datasets.values()))
     missing = [base for base in prefixes if base and not storage.exists(f"{base}/manifest.json")]
     if missing:
