@@ -6,17 +6,17 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from curate.caption.answers import read_answer
-from curate.caption.chat import OK, PATH, TRUNCATED, Completion, EncodedImage, Form, completion_of
+from curate.caption.chat import OK, PATH, REFUSED, TRUNCATED, Completion, EncodedImage, Form, completion_of
 from curate.caption.image import encode
 from curate.caption.prompt import Prompt, PromptOf, read_prompt
 from curate.caption.untrusted.wrap import says_something
-from curate.core.contracts import AsyncMap, Client, Location, NoAnswer, Runtime, Sample
+from curate.core.contracts import Added, AsyncMap, Client, Filtered, Location, NoAnswer, Runtime, Sample
 from curate.core.endpoints import Endpoint, Endpoints, endpoint_of
 from curate.core.errors import InputError
 from curate.core.hashing import ranks
@@ -100,8 +100,16 @@ class Asking(AsyncMap):
         description="label -> column (or meta.<field>) for the prompt's context, where its own columns differ",
     )
     output: str = Field("generated", pattern=NAME, description="name of the column of texts; others begin with it")
+    thoughts: Annotated[Literal["remove", "keep"], Added()] = Field(
+        "remove",
+        description="what a model thinks before its answer, between marks such as <think>; keep: texts are unchanged, "
+        "for answers that rightly have such marks",
+    )
     seed: int = Field(0, description="seed of the choice among variants and of the sampling; another asks again")
     image_side: int = Field(512, ge=1, description="pixels of the longer side above which an image is reduced")
+    image_least_side: Annotated[int, Added()] = Field(
+        28, ge=1, description="pixels of the shorter side below which an image is reduced less, or padded with white"
+    )
     image_quality: int = Field(90, ge=1, le=100, description="JPEG quality of the image that is sent")
 
     _forms: list[Form] = PrivateAttr()
@@ -204,7 +212,7 @@ class Asking(AsyncMap):
         self._forms = [Form(way.prompt, self.endpoints[way.endpoint]) for way in self.ways()]
 
     def prepare(self, sample: Sample) -> EncodedImage:
-        return encode(sample.image(), self.image_side, self.image_quality)
+        return encode(sample.image(), self.image_side, self.image_quality, self.image_least_side)
 
     def request(self, row: Mapping[str, Any]) -> Any:
         return self.asked(row, self.way_of(row))
@@ -276,7 +284,11 @@ class Asking(AsyncMap):
             )
 
     async def _post(self, client: Client, name: str, body: bytes) -> Completion:
-        return completion_of(await client.post(PATH, body, endpoint=name))
+        try:
+            found = await client.post(PATH, body, endpoint=name)
+        except Filtered:
+            return Completion(None, REFUSED, None, None, None, None)
+        return completion_of(found, thoughts=self.thoughts == "keep")
 
     def columns_of(self, asked: Asked, answer: Answer) -> dict[str, Any]:
         """The standard columns."""

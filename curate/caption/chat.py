@@ -7,15 +7,17 @@ that vLLM, SGLang, llama.cpp and `transformers serve` accept too.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from curate.caption.checks.words import is_blank
 from curate.caption.prompt import Prompt
+from curate.caption.thoughts import without_thoughts
 from curate.core.contracts import NoAnswer
 from curate.core.endpoints import Endpoint
+from curate.core.finish import LENGTH, WITHHELD, kind_of
+from curate.core.spend import whole
 
 PATH = "/chat/completions"
 """Path below an endpoint's base URL."""
@@ -23,9 +25,8 @@ ONLY_JSON = "Answer only with a JSON object, without any text around it, that fi
 AGAIN = "This answer does not fit the JSON schema: {problem}. Answer again, only with a JSON object that fits it."
 QUOTED = 4000
 """Characters of a bad answer that are sent back."""
-_THOUGHT = re.compile(r"\A\s*<think>.*?(</think>|\Z)", re.DOTALL)
-"""What a reasoning model thinks before its answer, if the server does not separate it."""
-
+TEXTS = ("text", "output_text")
+"""Types of a message's parts that are not thoughts."""
 OK, TRUNCATED, REFUSED, EMPTY = "ok", "truncated", "refused", "empty"
 
 
@@ -57,6 +58,7 @@ class Form:
         before = "".join(f"{_json(message)}," for message in messages)
         self._head = f'{{"model":{_json(endpoint.model)},"messages":[{before}{{"role":"user","content":'.encode()
         self._tail = f",{_json(self._settings(endpoint))[1:-1]}".encode()
+        self._seed = b',"seed":%d' if endpoint.seed else b""
 
     def _settings(self, endpoint: Endpoint) -> dict[str, Any]:
         sampling = self.prompt.sampling
@@ -80,7 +82,7 @@ class Form:
             parts += [b'[{"type":"image_url","image_url":{"url":"data:image/jpeg;base64,', image.base64]
             parts.append(b'"}},{"type":"text","text":%s}]' % _json(text).encode())
         after = "".join(f",{_json(message)}" for message in follow)
-        parts += [b"}", after.encode(), b"]", self._tail, b',"seed":%d}' % seed]
+        parts += [b"}", after.encode(), b"]", self._tail, self._seed % seed if self._seed else b"", b"}"]
         return b"".join(parts)
 
     def again(self, bad: str, problem: str) -> list[dict[str, str]]:
@@ -114,7 +116,7 @@ class Completion:
     """What an endpoint answered."""
 
     text: str | None
-    """null unless the outcome is ok or truncated."""
+    """null unless the outcome is ok, or truncated after some text."""
     outcome: str
     model: str | None
     fingerprint: str | None
@@ -122,38 +124,39 @@ class Completion:
     completion_tokens: int | None
 
 
-def completion_of(found: Any) -> Completion:
-    """Raises NoAnswer for anything but a chat completion."""
+def completion_of(found: Any, *, thoughts: bool = False) -> Completion:
+    """Raises NoAnswer for anything but a chat completion. thoughts: whether a text keeps them, and their marks."""
     try:
         choice = found["choices"][0]
         message = choice["message"]
-        text = _THOUGHT.sub("", _text(message.get("content"))).strip()
-        reason, refusal = choice.get("finish_reason"), message.get("refusal")
+        content = _text(message.get("content"))
+        text, open_thought = (content.strip(), False) if thoughts else without_thoughts(content)
+        reason, refusal = kind_of(choice.get("finish_reason")), message.get("refusal")
     except (KeyError, IndexError, TypeError, AttributeError):
         shown = " ".join(json.dumps(found).split())[:200]
         raise NoAnswer("not_a_completion", f"expected choices with a message, found {shown}") from None
-    if reason == "content_filter" or refusal:
+    if reason == WITHHELD or refusal:
         outcome = REFUSED
-    elif is_blank(text):
-        outcome = EMPTY
+    elif reason == LENGTH or open_thought:
+        outcome = TRUNCATED
     else:
-        outcome = TRUNCATED if reason == "length" else OK
+        outcome = EMPTY if is_blank(text) else OK
     usage = found.get("usage")
     usage = usage if isinstance(usage, Mapping) else {}
     return Completion(
-        text if outcome in (OK, TRUNCATED) else None,
+        text if outcome in (OK, TRUNCATED) and not is_blank(text) else None,
         outcome,
         _string(found.get("model")),
         _string(found.get("system_fingerprint")),
-        _count(usage.get("prompt_tokens")),
-        _count(usage.get("completion_tokens")),
+        whole(usage.get("prompt_tokens")),
+        whole(usage.get("completion_tokens")),
     )
 
 
 def _text(content: Any) -> str:
     """A message's text, given as a string or in parts."""
     if isinstance(content, list):
-        content = "".join(part.get("text") or "" for part in content)
+        content = "".join(part.get("text") or "" for part in content if part.get("type", "text") in TEXTS)
     return _storable(content or "")
 
 
@@ -164,7 +167,3 @@ def _string(value: Any) -> str | None:
 def _storable(text: str) -> str:
     """The text with a ? for each lone surrogate, which JSON may have and UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _count(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**31 else None

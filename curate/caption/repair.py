@@ -121,7 +121,9 @@ class Repair(Asking):
         way = self.way_of(row)
         image = None
         if self.pixels:
-            image = encode(Sample(row["image"], decode).image(), self.image_side, self.image_quality)
+            image = encode(
+                Sample(row["image"], decode).image(), self.image_side, self.image_quality, self.image_least_side
+            )
         told = {**row, "image": image}
         if reason == WITHOUT_CONTEXT and self.ways()[way].prompt.image:
             told |= dict.fromkeys(self._context_columns(way))
@@ -169,7 +171,7 @@ class Repair(Asking):
 
     def _reason(self, found: Completion, contexts: list[str]) -> str | None:
         if self._judge is None:
-            self._judge = Judge((way.prompt for way in self.ways()), self.limits)
+            self._judge = Judge((way.prompt for way in self.ways()), self.limits, self.thoughts == "keep")
         scores = self._judge.scores(found.text, contexts) if found.text is not None else None
         return self._judge.reason(found.text, found.outcome, scores)
 

@@ -97,6 +97,8 @@ class Endpoint(_Part):
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Field of a request with the most tokens of its answer. Most servers know the first, OpenAI's reasoning models
     only the second."""
+    seed: bool = True
+    """Whether requests have a seed, which some servers do not accept."""
     max_image_bytes: int | None = Field(None, ge=1)
     """The largest encoded image that it accepts."""
     launch: Launch | None = None

@@ -16,6 +16,11 @@ ELSEWHERE = ""
 """Stands for the stage of requests whose worker died before it reported them."""
 
 
+def whole(value: Any) -> int | None:
+    """A number of tokens as a server reports it, perhaps as a float; None for anything else."""
+    return int(value) if type(value) in (int, float) and 0 <= value < 2**31 and value == int(value) else None
+
+
 @dataclass(frozen=True)
 class Spend:
     """What some requests to an endpoint cost, or to several."""

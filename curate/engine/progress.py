@@ -182,7 +182,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         if self.console is not None:
-            self.console.print(text, markup=False, highlight=False)
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def emit(self, event: str, **fields: Any) -> None:
         if self.events is not None:

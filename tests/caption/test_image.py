@@ -12,7 +12,7 @@ from curate.caption.image import encode
 
 @pytest.mark.parametrize(
     ("size", "sent"),
-    [((60, 40), (60, 40)), ((1000, 500), (512, 256)), ((300, 1200), (128, 512)), ((5000, 2), (512, 1))],
+    [((60, 40), (60, 40)), ((1000, 500), (512, 256)), ((300, 1200), (128, 512)), ((5000, 2), (2048, 1))],
 )
 def test_images_are_reduced_never_enlarged(size: tuple[int, int], sent: tuple[int, int]) -> None:
     found = encode(Image.new("RGB", size, "red"), 512, 90)
@@ -22,6 +22,21 @@ def test_images_are_reduced_never_enlarged(size: tuple[int, int], sent: tuple[in
     assert image.size == sent == (found.width, found.height)
     assert len(data) == found.bytes
     assert "exif" not in image.info
+
+
+@pytest.mark.parametrize(
+    ("size", "sent"),
+    [
+        ((2400, 80), (840, 28)),
+        ((1000, 500), (512, 256)),
+        ((60, 10), (60, 28)),
+        ((5000, 2), (2048, 28)),
+        ((3, 3), (28, 28)),
+    ],
+)
+def test_thin_images_keep_a_smallest_side(size: tuple[int, int], sent: tuple[int, int]) -> None:
+    found = encode(Image.new("RGB", size, "red"), 512, 90, 28)
+    assert (found.width, found.height) == sent
 
 
 def test_equal_pixels_are_equal_requests() -> None:

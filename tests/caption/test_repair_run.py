@@ -56,7 +56,7 @@ class Captioned(toys.Numbers):
 
 def pipeline(script: Any) -> Pipeline:
     made = Pipeline().add("pool", Captioned(namespace="orders"))
-    asked: dict[str, Any] = {"endpoints": endpoints(script), "prompt": PROMPT}
+    asked: dict[str, Any] = {"endpoints": endpoints(script), "prompt": PROMPT, "image_least_side": 1}
     made.add("generate", Generate(**asked), "pool")
     made.add("check", Check(prompts=[PROMPT]), "generate")
     made.add("repair", Repair(**asked), "check")

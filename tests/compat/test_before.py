@@ -27,6 +27,10 @@ from tests.e2e.commands import curate
 
 NEVER_KEPT = {"report"}
 """Reports are rendered by the code of today."""
+NEWER = {"check": 49}
+"""Rows of stages whose version rose since: texts with marks of thoughts fail."""
+BESIDE = {"embed", "clusters"}
+"""Stages of their pass, which compute nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +56,21 @@ def test_a_run_finds_everything_and_computes_nothing(place: Path) -> None:
     done = curate("run", "recipe.yaml", "-w", place / "workspace", "--run-id", "second", "--json", "second.json")
     assert done.code == 0, done.err
     found = json.loads((place / "second.json").read_text())
-    assert {name: stage["computed"] for name, stage in found["stages"].items()} == dict.fromkeys(before["ledger"], 0)
+    assert {name: stage["computed"] for name, stage in found["stages"].items()} == dict.fromkeys(
+        before["ledger"], 0
+    ) | NEWER
     assert found["ledger"]["pool"].pop("skipped") == {}  # its source counts them now
     assert found["ledger"] == before["ledger"]
     after = json.loads((place / "workspace/runs/second/result.json").read_text())
-    assert {name for name, reused in after["reused"].items() if not reused} <= NEVER_KEPT
+    assert {name for name, reused in after["reused"].items() if not reused} <= {*NEVER_KEPT, *NEWER, *BESIDE}
     for name, output in before["outputs"].items():
-        assert name in NEVER_KEPT or after["outputs"][name]["base"] == output["base"], name
+        assert name in {*NEVER_KEPT, *NEWER} or after["outputs"][name]["base"] == output["base"], name
     planned = curate("plan", "recipe.yaml", "-w", place / "workspace", "--json", "plan.json")
     assert planned.code == 0, planned.err
     lines = json.loads((place / "plan.json").read_text())["stages"]
-    assert all(line["compute"] == 0 and line["certainty"] == "exact" for line in lines)
+    assert all(
+        line["compute"] == 0 and line["certainty"] == "exact" for line in lines if line["stage"] not in NEVER_KEPT
+    )
 
 
 def test_its_run_is_reported(place: Path) -> None:

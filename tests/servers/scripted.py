@@ -75,9 +75,9 @@ class Script:
     """A regular expression of what the prompt marks as data; its group `data` is JSON or text."""
     obeys_wrapped: float = 0.3
     faults: list[dict[str, Any]] = field(default_factory=list)
-    """`text` or `image` (digest): of which request (default: all); `times`: how often (default: always); and `status`,
-    `headers` and `body` of what is answered (`{authorization}` becomes the header), or `do`: `reset` the connection,
-    `stall`."""
+    """`text`, `contains` (a part of the prompt) or `image` (digest): of which request (default: all); `times`: how
+    often (default: always); and `status`, `headers` and `body` of what is answered (`{authorization}` becomes the
+    header), or `do`: `reset` the connection, `stall`."""
     logged: int = 20_000
     """Requests in the log, at most."""
 
@@ -112,6 +112,7 @@ class Script:
     def fault(self, asked: Asked) -> dict[str, Any]:
         for fault in self.faults:
             fits = fault.get("text", asked.text) == asked.text and fault.get("image") in (None, *asked.images)
+            fits &= fault.get("contains", "") in asked.all_text
             if fits and fault.get("times", 1) > 0:
                 if "times" in fault:
                     fault["times"] -= 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from curate.caption.checks.judge import Judge, Scores, TextLimits, strings_of
 from curate.caption.prompt import PromptOf
-from curate.core.contracts import Batch, Map
+from curate.core.contracts import Added, Batch, Map
 from curate.core.errors import CurateError
 from curate.kernels.meta import META, field_of
 
@@ -25,7 +25,7 @@ COLUMNS: dict[str, tuple[pa.DataType, dict[str, str]]] = {
     "declines": (pa.bool_(), {"of": "whether the model says that it does not answer"}),
     "chats": (pa.bool_(), {"of": "whether the model talks to a user"}),
     "leaked_words": (pa.int32(), WORDS | {"of": "longest run that a prompt has too"}),
-    "marks": (pa.bool_(), {"of": "whether it has marks around the context, or special tokens"}),
+    "marks": (pa.bool_(), {"of": "whether it has marks around the context or of thoughts, or special tokens"}),
     "unknown_names": (pa.int32(), WORDS | {"of": "capitalised, in no context; null without context"}),
     "unknown_numbers": (pa.int32(), {"units": "numbers", "of": "in no context; null without context"}),
     "injection": (pa.string(), {"of": "sign by which the text follows an order in its context; null: it does not"}),
@@ -46,6 +46,7 @@ class Check(Map):
     """
 
     op: ClassVar[str] = "caption.check"
+    version: ClassVar[int] = 2
     batch_rows: ClassVar[int] = 1024
 
     column: str = Field("generated", description="Column of texts, one per row.")
@@ -63,6 +64,9 @@ class Check(Map):
     )
     context: tuple[str, ...] = Field(
         (), description="Further columns (or meta.<field>) of texts that the model was given."
+    )
+    thoughts: Annotated[Literal["fail", "keep"], Added()] = Field(
+        "fail", description="A text with a mark such as <think> is a leaked_prompt; keep: texts may rightly have them."
     )
     limits: TextLimits = Field(TextLimits(), description="Limits beyond which a text has a reason.")
     language_column: str | None = Field(None, description="Column of language codes, from text.language.")
@@ -134,7 +138,7 @@ class Check(Map):
 
     def _judged(self) -> Judge:
         if self._judge is None:
-            self._judge = Judge(self.prompts, self.limits)
+            self._judge = Judge(self.prompts, self.limits, self.thoughts == "keep")
         return self._judge
 
     def _contexts(self, batch: Batch) -> list[list[str]]:

@@ -13,6 +13,7 @@ from curate.caption.checks.leaks import PromptWords, has_marks
 from curate.caption.checks.names import Known
 from curate.caption.checks.words import is_blank, words_of
 from curate.caption.prompt import Prompt
+from curate.caption.thoughts import has_thoughts
 from curate.caption.untrusted.detect import follows_order
 
 COMPLETE, NO_END, BROKEN_OFF = "complete", "no_end", "broken_off"
@@ -73,9 +74,11 @@ class Scores(NamedTuple):
 
 
 class Judge:
-    """Finds scores and reasons of texts that models wrote to some prompts."""
+    """Finds scores and reasons of texts that models wrote to some prompts. thoughts: whether texts may have marks such
+    as <think>."""
 
-    def __init__(self, prompts: Iterable[Prompt], limits: TextLimits) -> None:
+    def __init__(self, prompts: Iterable[Prompt], limits: TextLimits, thoughts: bool = False) -> None:
+        self.thoughts = thoughts
         self.prompts, self.limits = PromptWords(text for one in prompts for text in _texts(one)), limits
 
     def scores(self, text: str, contexts: Sequence[str]) -> Scores:
@@ -92,7 +95,7 @@ class Judge:
             declines=phrases.declines(text),
             chats=phrases.chats(text),
             leaked_words=self.prompts.leaked(words),
-            marks=has_marks(text),
+            marks=has_marks(text) or (not self.thoughts and has_thoughts(text)),
             unknown_names=len(known.unknown_names(text)) if known else None,
             unknown_numbers=len(known.unknown_numbers(text)) if known else None,
             injection=follows_order(text, contexts, self.prompts),

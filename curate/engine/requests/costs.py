@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from curate.core.endpoints import Endpoint
-from curate.core.spend import ESTIMATES, Spend
+from curate.core.spend import ESTIMATES, Spend, whole
 from curate.engine.requests.share import Cost
 
 CHARACTERS_PER_TOKEN = 4
@@ -40,8 +40,8 @@ def of_answer(endpoint: Endpoint, guessed: Cost, answer: Any) -> Spend:
     if not isinstance(answer, dict):
         answer = {}
     if isinstance(usage := answer.get("usage"), dict):
-        prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-        if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
+        prompt, completion = whole(usage.get("prompt_tokens")), whole(usage.get("completion_tokens"))
+        if prompt is not None and completion is not None:
             return Spend.priced(endpoint.price, requests=1, prompt_tokens=prompt, completion_tokens=completion)
     characters = len(json.dumps(answer.get("choices")))
     return expected(endpoint, Cost(guessed.prompt, characters / CHARACTERS_PER_TOKEN))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from curate.core.contracts import NoAnswer
 from curate.core.errors import CurateError, Reject
 from curate.core.secrets import redact
+from curate.engine.requests import answers
 
 if TYPE_CHECKING:
     import aiohttp
@@ -53,24 +54,27 @@ class Retryable(NoAnswer):
 
 
 class RefusedError(Exception):
-    """An endpoint rejects this request: status 4xx."""
+    """An endpoint rejects this request: status 4xx, or any if its filter of contents does."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, filtered: bool = False) -> None:
         super().__init__(text)
-        self.status = status
+        self.status, self.filtered = status, filtered
 
 
 async def post(
-    http: aiohttp.ClientSession, url: str, data: bytes, headers: Mapping[str, str], limit: asyncio.Timeout
-) -> Any:
-    """The decoded answer. Raises Retryable, RefusedError, NoAnswer for one that is too large, or CurateError if every
+    http: aiohttp.ClientSession, url: str, data: bytes, headers: Mapping[str, str], limit: asyncio.Timeout,
+    answered: bool = False,
+) -> Any:  # fmt: skip
+    """The decoded answer. answered: whether it has accepted other requests.
+
+    Raises Retryable, RefusedError, NoAnswer for one that is too large, or CurateError if every
     request would fail. Redirects are not followed: they would take the key along."""
     import aiohttp  # takes 0.2 s, and most workers send no request
 
     began, none = asyncio.get_running_loop().time(), aiohttp.ClientTimeout()
     try:
         async with limit, http.post(url, data=data, headers=headers, allow_redirects=False, timeout=none) as response:
-            return _decoded(url, response.status, response.headers, await _read(response))
+            return _decoded(url, response.status, response.headers, await _read(response), answered)
     except TimeoutError:
         seconds = (limit.when() or began) - began
         raise Retryable("timeout", f"no answer in {seconds:.3g} s") from None
@@ -94,21 +98,30 @@ async def _read(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-def _decoded(url: str, status: int, headers: Mapping[str, str], body: bytes) -> Any:
+def _decoded(url: str, status: int, headers: Mapping[str, str], body: bytes, answered: bool) -> Any:
     if 200 <= status < 300:
         try:
             return json.loads(body)
         except ValueError:
             raise Retryable("not_json", f"{url}: {quoted(body)!r}") from None
-    text = f"{url}: {named(status)} ({quoted(body)})"
+    raise fault(url, status, headers, body, answered)
+
+
+def fault(url: str, status: int, headers: Mapping[str, str], body: bytes, answered: bool) -> Exception:
+    """What an answer with this status means, or one that has an error with it inside."""
+    text, after = f"{url}: {named(status)} ({quoted(body)})", retry_after(headers)
+    if answers.has_no_money(status, body, after is not None):
+        return CurateError(f"{text}; {FATAL[402]}")
+    if answers.is_filtered(status, body):
+        return RefusedError(status, text, filtered=True)
     if status in RETRIED or status >= 500:
-        raise Retryable(f"http_{status}", text, retry_after(headers))
-    if status in FATAL:
-        raise CurateError(f"{text}; {FATAL[status]}")
+        return Retryable(f"http_{status}", text, after)
+    if status in FATAL and not (status == 403 and answered):
+        return CurateError(f"{text}; {FATAL[status]}")
     if status < 400:
         where = redact(headers.get("Location", "nowhere"))
-        raise CurateError(f"{text}; it redirects to {where!r}; give that URL instead")
-    raise RefusedError(status, text)
+        return CurateError(f"{text}; it redirects to {where!r}; give that URL instead")
+    return RefusedError(status, text)
 
 
 def reject(error: RefusedError) -> Reject:

@@ -14,26 +14,29 @@ requests that were in flight are sent again one at a time; the request during wh
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import random
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from curate.core.contracts import NoAnswer
+from curate.core.contracts import Filtered, NoAnswer
 from curate.core.endpoints import Endpoint
 from curate.core.errors import CurateError
 from curate.core.spend import Spend
-from curate.engine.requests import costs
+from curate.engine.requests import answers, costs
 from curate.engine.requests.asking import Asking, BudgetUsedUpError, SuspectError, Url
-from curate.engine.requests.http import UNKNOWN_MODEL, RefusedError, Retryable, backoff, post
+from curate.engine.requests.http import UNKNOWN_MODEL, RefusedError, Retryable, backoff, fault, post
+from curate.engine.requests.notes import Notes
+from curate.engine.requests.preflight import ask
 from curate.engine.requests.share import EndpointShare, Ticket
 from curate.engine.requests.window import Window
 
 if TYPE_CHECKING:
     import aiohttp
 
+CHAT = "/chat/completions"
 KEEP_ALIVE_SECONDS = 4.0
 """A connection that is idle for longer is not used again: many servers close it after 5 s."""
 FALL_SECONDS = 0.5
@@ -50,7 +53,12 @@ CHARGED = {"timeout", "not_json", "http_504"}
 """Failures of requests that the endpoint has worked on."""
 BLAMED = {"http_500", "http_501"}
 """Failures of a server that works: after two of them the request is the cause, if the URL answers others."""
-log = logging.getLogger("curate")
+SUSPECT_SECONDS = 60.0
+"""How long a server may answer only so, until requests are taken for the cause if it answers another question."""
+MOST_ASIDE = 8
+"""Requests that may be taken for the cause without an answer between them, before the server is."""
+TELL_SECONDS = 10.0
+"""Without an answer for so long, the log has a line about what is waited for, and again after as long."""
 
 
 class Pool:
@@ -74,9 +82,18 @@ class Pool:
         self._waiting = 0
         self._down_since: float | None = None
         """Since when requests have waited because no URL answers."""
-        self._last_failure = ""
-        self._reported: list[tuple[Any, Any]] = []
-        """(model, fingerprint) as the answers report them."""
+        self._last: Retryable | None = None
+        """The last failure since the last answer."""
+        self._suspecting = False
+        """Whether failures are the requests' own: no URL has answered for some time, but one lists its models."""
+        self._aside = 0
+        """Requests that were taken for the cause, or used up their attempts, since the last answer."""
+        self._quiet_since = self._told_at = 0.0
+        """Since when there has been no answer, though requests wait."""
+        self._teller: asyncio.TimerHandle | None = None
+        self._filtered = 0
+        """Requests that a filter has rejected before any answer."""
+        self._notes = Notes(name)
         self._server: Any = None
         """For an endpoint that is launched: the server of this process."""
 
@@ -96,12 +113,45 @@ class Pool:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)  # the window bounds it
             self._http = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         self.share.join()
+        if self._teller is None:
+            self._quiet_since = self._loop.time()
+            self._teller = self._loop.call_later(TELL_SECONDS, self._tell)
+
+    def _tell(self) -> None:
+        """Say what is waited for while nothing succeeds."""
+        self._teller = self._loop.call_later(TELL_SECONDS / 10, self._tell)
+        now = self._loop.time()
+        seconds = now - self._quiet_since
+        if self._idle or now - max(self._quiet_since, self._told_at) < TELL_SECONDS:
+            return
+        self._told_at = now
+        since = time.strftime("%H:%M:%S", time.localtime(time.time() - seconds))
+        last = f"; last failure: {self._last}" if self._last is not None else ""
+        text = "no answer since %s (%.0f s); waiting for %s%s"
+        self._notes.say(text, since, seconds, self._awaited(), last, name=f"endpoint {self.name}")
+
+    @property
+    def _idle(self) -> bool:
+        return not (self._waiting or self.window.in_flight)
+
+    def _awaited(self) -> str:
+        paused = min(url.paused for url in self.urls) - self._loop.time()
+        if self.window.in_flight:
+            return f"{self.window.in_flight} requests in flight"
+        if all(url.breaker.open for url in self.urls):
+            return "a URL that answers"
+        if paused > 0:
+            return f"Retry-After, {paused:.0f} s more"
+        return "its server to start" if self._server is not None else "a retry, or its limits"
 
     async def leave(self) -> None:
         self.users -= 1
         if self.users:
             return
         self.share.close()
+        if self._teller is not None:
+            self._teller.cancel()
+            self._teller = None
         http, server, self._http, self._server = self._http, self._server, None, None
         if server is not None:
             server.leave()
@@ -116,8 +166,9 @@ class Pool:
 
     async def post(self, asking: Asking) -> Any:
         """The decoded answer. Raises NoAnswer, CurateError if every request would fail, or BudgetUsedUpError."""
-        if self._down_since is not None and not (self._waiting or self.window.in_flight):
-            self._down_since = self._loop.time()  # no request has waited meanwhile
+        if self._idle:  # no request has waited meanwhile
+            self._quiet_since = self._loop.time()
+            self._down_since = self._down_since and self._quiet_since
         self._wait_for(asking, 1)
         try:
             while True:
@@ -131,6 +182,7 @@ class Pool:
                     continue
                 except Retryable:
                     if asking.counted >= asking.attempts:
+                        self._aside += 1
                         raise
                     await asyncio.sleep(asking.pause)
         finally:
@@ -157,7 +209,10 @@ class Pool:
         try:
             headers = {**self._headers, **asking.headers}
             with asking.deadline.attempt(2 ** max(asking.counted - 1, 0)) as limit:
-                answer = await post(self._http, url.base + asking.path, asking.data, headers, limit)
+                known = url.breaker.answered > 0
+                answer = await post(self._http, url.base + asking.path, asking.data, headers, limit, known)
+            if (error := answers.error_in(answer, asking.path.endswith(CHAT))) is not None:
+                raise fault(url.base + asking.path, error[0], {}, error[1], bool(url.breaker.answered))
             spend = costs.of_answer(self.endpoint, asking.guess, answer)
             self.window.answered(number, self._loop.time() - began)
             asking.deadline.answered(self._loop.time() - began)
@@ -211,7 +266,7 @@ class Pool:
             raise BudgetUsedUpError("a ceiling of the run is used up")
         if self.share.error is not None:
             raise self.share.error
-        patience = self._patience_left()
+        patience = await self._patience_left()
         if not self.window.free:
             return patience, None
         if self._server is not None:
@@ -243,47 +298,66 @@ class Pool:
             return 0.0, min(ready, key=lambda url: (url in asking.tried, url.in_flight))
         return min(url.wait(now) for url in self.urls), None
 
-    def _patience_left(self) -> float:
-        """Seconds until the run ends if no URL answers; infinite while one may. Raises CurateError at the end."""
+    async def _patience_left(self) -> float:
+        """Seconds until a server is asked another question, or the run ends, because no URL answers; infinite while one
+        may. Raises CurateError at the end."""
         since, patience = self._down_since, self.endpoint.patience_seconds
         if since is None or not all(url.breaker.open for url in self.urls):
             return math.inf
         seconds = self._loop.time() - since
+        limit = min(patience, SUSPECT_SECONDS if self._last is not None and self._last.reason in BLAMED else patience)
+        if seconds < limit:
+            return limit - seconds
+        if self._aside < MOST_ASIDE and await self._is_there():
+            self._suspecting, self._down_since = True, None
+            for url in self.urls:
+                url.breaker.alive()
+            return math.inf
         if seconds < patience:
             return patience - seconds
         ago = f"{seconds / 60:.0f} min" if seconds >= 60 else f"{seconds:.0f} s"
         raise CurateError(
-            f"endpoint {self.name}: none of its URLs answers since {ago} (last: {self._last_failure}); "
+            f"endpoint {self.name}: none of its URLs answers since {ago} (last: {self._last}); "
             "start it and run the same command"
         )
 
+    async def _is_there(self) -> bool:
+        """Whether a server lists its models, or says that it does not."""
+        assert self._http is not None
+        models = [ask(self._http, "GET", f"{url.base}/models", headers=self._headers) for url in self.urls]
+        return any(0 < reply.status < 500 for reply in await asyncio.gather(*models))
+
     # --- answers and failures ---
 
-    def _answered(self, url: Url, answer: Any) -> None:
+    def _succeeded(self, url: Url) -> None:
         url.breaker.succeeded()
-        url.answered, self._down_since = self._loop.time(), None
-        if not isinstance(answer, dict):
-            return
-        found = (answer.get("model"), answer.get("system_fingerprint"))
-        if found not in self._reported:
-            if self._reported:
-                told = [f"{model!r} with fingerprint {version!r}" for model, version in (self._reported[-1], found)]
-                log.warning("endpoint %s: the model has changed: answers report %s, then %s", self.name, *told)
-            self._reported.append(found)
+        self._quiet_since = self._loop.time()
+        self._aside, self._down_since, self._last, self._suspecting = 0, None, None, False
+
+    def _answered(self, url: Url, answer: Any) -> None:
+        self._succeeded(url)
+        url.answered = self._quiet_since
+        self._notes.of_answer(answer)
 
     def _refused(self, url: Url, error: RefusedError) -> Exception:
         """The error for a request that the endpoint rejects; it may reject every request."""
         answered = any(one.breaker.answered for one in self.urls)
         if error.status == 400 and not answered and UNKNOWN_MODEL.search(str(error)):
             return CurateError(f"endpoint {self.name}: {error}; check its model, {self.endpoint.model!r}")
-        url.breaker.succeeded()
-        self._down_since = None
-        return NoAnswer("endpoint_refuses", str(error))
+        setting = answers.setting_of(str(error))
+        if error.status in (400, 422) and not answered and setting is not None:
+            return CurateError(f"endpoint {self.name}: {error}; set {setting}")
+        self._succeeded(url)
+        if not error.filtered:
+            return NoAnswer("endpoint_refuses", str(error))
+        self._filtered += all(one.answered == -math.inf for one in self.urls)
+        if self._filtered == MOST_ASIDE:
+            self._notes.say("its filter rejects all of %d requests so far (last: %s)", self._filtered, error)
+        return Filtered(str(error))
 
     def _failed(self, asking: Asking, url: Url, error: Retryable, number: int, seconds: float) -> None:
         """Note a failure, and when to retry. Raises NoAnswer if the request is the cause."""
-        now, reason = self._loop.time(), error.reason
-        self._last_failure = str(error)
+        now, reason, self._last = self._loop.time(), error.reason, error
         hung = reason == "timeout" and url.answered > now - seconds  # it answers others
         if reason in OVERLOADED and not hung:
             self.window.overloaded(number)
@@ -291,7 +365,10 @@ class Pool:
             self.window.ended(number)
         others = [one for one in self.urls if one not in (url, *asking.tried) and one.wait(now) <= 0.0]
         alone = url.breaker.only(asking)
-        if (reason in DOWN and not hung) or reason.startswith("http_5"):
+        if self._suspecting and reason != "connect":
+            self._set_aside(asking, error)
+            url.breaker.left(asking)
+        elif (reason in DOWN and not hung) or reason.startswith("http_5"):
             if url.breaker.failed(asking, now, unreached=reason == "connect"):
                 url.falls += 1
                 answering = any(not one.breaker.open for one in self.urls)
@@ -299,7 +376,7 @@ class Pool:
                 then = (
                     "asking the others" if answering else f"waiting up to {self.endpoint.patience_seconds:g} s for it"
                 )
-                log.warning("endpoint %s: %s does not answer (%s); %s", self.name, url.base, error, then)
+                self._notes.say("%s does not answer (%s); %s", url.base, error, then)
         elif reason.startswith("http_"):
             url.breaker.alive()
         else:
@@ -314,6 +391,13 @@ class Pool:
                 "endpoint_refuses", f"a server fell while it worked on this request, and now: {error.detail}"
             )
         self._plan_retry(asking, url, reason, seconds, bool(others) or hung, now)
+
+    def _set_aside(self, asking: Asking, error: Retryable) -> None:
+        """Raise NoAnswer if a request has failed twice: its server answers another question."""
+        if asking.failures:
+            self._aside += 1
+            self._suspecting = self._aside < MOST_ASIDE
+            raise NoAnswer(error.reason, error.detail)
 
     def _plan_retry(self, asking: Asking, url: Url, reason: str, seconds: float, at_once: bool, now: float) -> None:
         asking.failing_since = asking.failing_since or now

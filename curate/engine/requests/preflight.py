@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +52,8 @@ async def _problem(endpoint: Endpoint) -> str | None:
     import aiohttp  # takes 0.2 s, and most stages have no endpoint
 
     headers = {"Authorization": f"Bearer {endpoint.key.value()}"} if endpoint.key is not None else {}
-    limit = aiohttp.ClientTimeout(total=SECONDS)
-    async with aiohttp.ClientSession(headers=headers, timeout=limit) as http:
-        replies = await asyncio.gather(*(_ask(http, "GET", f"{base}/models") for base in endpoint.base_urls))
+    async with aiohttp.ClientSession(headers=headers) as http:
+        replies = await asyncio.gather(*(ask(http, "GET", f"{base}/models") for base in endpoint.base_urls))
         for base, reply in zip(endpoint.base_urls, replies, strict=True):
             if reply.status in (401, 403):
                 return _rejected(endpoint, reply)
@@ -89,15 +89,21 @@ def _models(reply: Reply) -> list[str]:
 async def _answers(http: aiohttp.ClientSession, base: str, model: str) -> bool:
     """Whether a server answers for a model that it does not list: some know other names of a model."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-    reply = await _ask(http, "POST", f"{base}/chat/completions", body)
+    reply = await ask(http, "POST", f"{base}/chat/completions", body)
     return reply.status not in (400, 404, 422)
 
 
-async def _ask(http: aiohttp.ClientSession, method: str, url: str, body: Any = None) -> Reply:
+async def ask(
+    http: aiohttp.ClientSession, method: str, url: str, body: Any = None, headers: Mapping[str, str] | None = None
+) -> Reply:
+    """What it answers within SECONDS. Redirects are not followed: they would take the key along."""
     import aiohttp
 
+    limit = aiohttp.ClientTimeout(total=SECONDS)
     try:
-        async with http.request(method, url, json=body, allow_redirects=False) as response:
+        async with http.request(
+            method, url, json=body, headers=headers, timeout=limit, allow_redirects=False
+        ) as response:
             return Reply(url, response.status, await response.read())
     except TimeoutError:
         return Reply(url, error=f"no answer in {SECONDS:g} s")

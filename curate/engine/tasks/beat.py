@@ -141,6 +141,7 @@ class Beat:
                 "idle": time.monotonic() - self.moved,
                 "running": self._running,
                 "stats": stats,
+                "notes": _noted(),
             }
 
     def relay(self, snapshot: Mapping[str, Any]) -> None:
@@ -150,9 +151,27 @@ class Beat:
             self.moved, self.batches = time.monotonic() - snapshot["idle"], snapshot["batches"]
             for stage, more in snapshot["stats"].items():
                 self._stats.setdefault(stage, BatchStats()).add(more)
+        for name, text in snapshot["notes"].items():
+            note(text, name)
 
 
 _here = threading.local()
+_notes: dict[str, str] = {}
+_noting = threading.Lock()
+
+
+def note(text: str, name: str = "") -> None:
+    """Tell the people who watch the run, with the next snapshot of any task of this process. Notes with one name are
+    about the same thing: they see one every few seconds; others they see once."""
+    with _noting:
+        _notes[name or text] = text
+
+
+def _noted() -> dict[str, str]:
+    with _noting:
+        found = dict(_notes)
+        _notes.clear()
+        return found
 
 
 def current() -> Beat:

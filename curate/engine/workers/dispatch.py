@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -33,6 +34,8 @@ STALE_SECONDS = 60.0
 """A scheduler that did not run for this long was suspended itself; it ends no task for being silent."""
 PROGRESS_SECONDS = 2.0
 """Between two progress events of a stage."""
+NOTE_SECONDS = 9.0
+"""Between two notes about the same thing."""
 MOVES = 10
 """How often a payload may lose the node it runs on."""
 log = logging.getLogger("curate.scheduler")
@@ -66,6 +69,8 @@ class Dispatcher:
         self._stop_at: float | None = None
         """When tasks that still run are ended."""
         self._checked = self._emitted = time.monotonic()
+        self._noted: dict[str, float] = {}
+        """Name of a note -> when the next one with it is shown."""
 
     def serve(self) -> None:
         try:
@@ -218,6 +223,7 @@ class Dispatcher:
         self.workers.dirty |= slot.leaving
         call, payload, outcome = task.call, task.payload, event.outcome
         call.queue.running -= 1
+        self._tell(event.snapshot)
         self._measure(slot, task, event.snapshot.get("stats", {}))
         if not event.snapshot.get("batches"):
             call.queue.times.append(time.monotonic() - task.since)
@@ -235,9 +241,18 @@ class Dispatcher:
     def _on_snapshots(self, slot: WorkerSlot, event: Snapshots) -> None:
         slot.asked = 0.0
         for ticket, snapshot in event.snapshots.items():
+            self._tell(snapshot)
             self._measure(slot, slot.tasks.get(ticket), snapshot["stats"])
             if ticket in slot.tasks:
                 slot.tasks[ticket].snapshot, slot.tasks[ticket].snapshot_at = dict(snapshot), time.monotonic()
+
+    def _tell(self, snapshot: Mapping[str, Any]) -> None:
+        """Show the notes of a worker, which are in its log; others may have the same."""
+        for name, text in snapshot.get("notes", {}).items():
+            if time.monotonic() >= self._noted.get(name, 0.0):
+                self._noted[name] = math.inf if name == text else time.monotonic() + NOTE_SECONDS
+                if self._events is not None:
+                    self._events.emit("warning", text=text)
 
     def _measure(self, slot: WorkerSlot, task: Assignment | None, stats: Mapping[str, BatchStats]) -> None:
         self.meter.add(slot.lane, stats)

@@ -45,6 +45,7 @@ def test_each_reason() -> None:
         "I'm sorry, but I cannot describe this image.": "declines",
         "Describe this image in one or two sentences, at most forty.": "leaked_prompt",
         "A dog <|im_end|> sits here": "leaked_prompt",
+        "I see a dog. </think> A dog sits here": "leaked_prompt",
         "a dog, a dog, a dog, a dog": "repetition",
         "Sure, here is a caption.": "chat",
         "A dog on the": "truncated",
@@ -60,6 +61,11 @@ def test_each_reason() -> None:
     found, counters = checked(list(cases), alt=alt, context=["alt"], limits=limits, prompts=["caption_short"])
     assert dict(zip(cases, found["check"], strict=True)) == cases
     assert counters == Counter(f"check_{reason}" for reason in cases.values() if reason)
+
+
+def test_texts_may_rightly_have_marks_of_thoughts() -> None:
+    text = "A page explains the tags <think> and </think> of a model."
+    assert reasons([text]) == ["leaked_prompt"] and reasons([text], thoughts="keep") == [None]
 
 
 def test_captions_of_the_scripted_endpoint() -> None:

@@ -15,39 +15,19 @@ import pytest
 
 from curate.core.errors import CurateError
 from curate.engine.requests import breaker, client, deadline, http, pool
-from curate.engine.requests.client import Answered, Requester
-from tests.engine.asks import Ask, ask
+from curate.engine.requests.client import Requester
+from tests.engine.asks import ask
+from tests.engine.requests.conftest import Send, reasons
 from tests.servers import fragile
 from tests.servers import proxy as proxies
 from tests.servers.proxy import Fault, Proxy, retry_after
 from tests.servers.scripted import Endpoint, Scripted
-
-Send = Callable[..., list[Answered]]
-
-
-@pytest.fixture
-def send(monkeypatch: pytest.MonkeyPatch) -> Iterator[Send]:
-    """Send some requests through a stage and wait for the results."""
-    monkeypatch.setattr(http, "BACKOFF_SECONDS", 0.01)
-    with ExitStack() as closing:
-
-        def send(stage: Ask, requests: int = 20, first: int = 0, limiter: Any = None) -> list[Answered]:
-            requester = Requester(stage, limiter)
-            closing.callback(requester.close)
-            futures = [requester.send(f"picture {n}") for n in range(first, first + requests)]
-            return [future.result(timeout=60) for future in futures]
-
-        yield send
 
 
 @pytest.fixture
 def proxied() -> Iterator[Callable[[Scripted], Proxy]]:
     with ExitStack() as running:
         yield lambda script: running.enter_context(proxies.started(script.base_url))
-
-
-def reasons(several: list[Answered]) -> list[str | None]:
-    return [answered.reason for answered in several]
 
 
 def times(script: Scripted) -> list[float]:
@@ -115,6 +95,24 @@ def test_an_endpoint_goes_and_returns(endpoint: Endpoint, send: Send, proxied: A
     assert [future.result(timeout=60).reason for future in futures] == [None] * 35
     assert set(script.stats()["texts"].values()) == {1}
     requester.close()
+
+
+def test_a_url_that_dies_repeatedly(endpoint: Endpoint, send: Send, proxied: Any) -> None:
+    """It is asked whenever it is there, and no row is lost or asked twice for it."""
+    script = endpoint.script(latency_seconds=0.02)
+    proxy = proxied(script)
+    stage = ask(proxy.base_url, patience_seconds=30.0).model_copy(update={"attempts": 1})
+    for round in range(4):
+        assert reasons(send(stage, 5, first=20 * round)) == [None] * 5
+        proxy.die()
+        requester = Requester(stage)
+        futures = [requester.send(f"picture {n}") for n in range(20 * round + 5, 20 * round + 20)]
+        while requester.ended < 3:
+            assert not wait(futures, timeout=0.05, return_when=FIRST_COMPLETED).done
+        proxy.come_back()
+        assert [future.result(timeout=60).reason for future in futures] == [None] * 15
+        requester.close()
+    assert set(script.stats()["texts"].values()) == {1}
 
 
 def test_an_endpoint_that_does_not_return_ends_the_run(send: Send) -> None:
