@@ -25,6 +25,7 @@ import polars as pl
 import polars.exceptions
 from polars.datatypes import DataTypeClass
 
+from curate.core.bounded import computed
 from curate.kernels.meta import META
 
 FUNCTIONS = (
@@ -84,6 +85,8 @@ class Expression:
     """Columns in the expression, in order."""
     computes: bool
     """Whether it does arithmetic, for which integer columns are widened."""
+    patterns: bool
+    """Whether it matches patterns, which may take long."""
 
     def judge(self, frame: pl.DataFrame) -> pl.Series:
         """True, False or null for each row of `frame`, which has exactly the `columns`; null if any of them is null.
@@ -107,9 +110,8 @@ class Expression:
         if self.computes:
             wide = {name: _widened(kind) for name, kind in used.schema.items()}
             used = used.cast({name: kind for name, kind in wide.items() if kind != used.schema[name]}, strict=False)
-        try:  # with_columns, because polars may simplify an expression to one value for all rows
-            result = max(self.columns, key=len) + "_"  # not the name of a column
-            found = used.with_columns(self.expr.alias(result)).get_column(result)
+        try:
+            found = computed(self.expr, used, self.patterns)
         except _ERRORS as error:
             held = ", ".join(f"{name}: {kind}" for name, kind in frame.schema.items())
             raise ValueError(f"{_line(error)} ({held}); use functions for these types, or `cast(… as …)`") from None
@@ -142,7 +144,7 @@ def parse(sql: str) -> Expression:
     columns = tuple(dict.fromkeys(expr.meta.root_names()))
     if not columns:
         raise ValueError("names no column, so every row has the same result; compare a column with a value")
-    return Expression(expr, columns, walk.computes)
+    return Expression(expr, columns, walk.computes, walk.patterns)
 
 
 def _check_words(sql: str) -> None:
@@ -166,7 +168,7 @@ def _allowed() -> str:
 class _Walk:
     """A walk over a parsed tree."""
 
-    computes = False
+    computes = patterns = False
 
     def rewritten(self, node: Node) -> Node:
         """The node to evaluate. Raises ValueError for a node that is not on the lists."""
@@ -211,6 +213,7 @@ class _Walk:
         if name == "Sql.IsIn":
             return {"Function": {**body, "input": [self.rewritten(inputs[0]), _listed(inputs[1])]}}
         if name in _PATTERN_FUNCTIONS:
+            self.patterns = True
             _check_pattern(inputs[1])
         if name == "Boolean.Not" and "Cast" in inputs[0]:  # polars casts the operand of `not`, even texts
             inputs = [inputs[0]["Cast"]["expr"]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import anyio.to_thread
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.concurrency import run_in_threadpool
@@ -17,6 +18,7 @@ from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from curate.service import pages
 from curate.service.auth.dependency import principal, turn
 from curate.service.datasets import datasets, releases, tags, upkeep
+from curate.service.kept import THREADS
 from curate.service.operate import routes
 from curate.service.operate.metrics import Metrics, MetricsMiddleware
 from curate.service.people import quotas, tokens, users
@@ -43,6 +45,7 @@ def create_app(service: Service, *, reconcile: bool = True) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
         service.sandbox.start()
         if reconciler is not None:
             service.wake = reconciler.wake

@@ -6,6 +6,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -66,7 +67,7 @@ def fetched(read: Callable[[U], T], paths: Iterable[U], readers: int = READERS) 
     with ThreadPoolExecutor(readers) as pool:
         waiting: deque[Future[T]] = deque()
         for path in paths:
-            waiting.append(pool.submit(read, path))
+            waiting.append(pool.submit(copy_context().run, read, path))
             if len(waiting) == 2 * readers:
                 yield waiting.popleft().result()
         while waiting:

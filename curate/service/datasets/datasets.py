@@ -12,6 +12,7 @@ from curate.api import Contents
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import IndexedDataset, IndexedRun, Tag, WorkspaceRow
+from curate.service.kept import COUNT, QUESTION
 from curate.service.places.workspaces import opened, place_of, workspace_row
 from curate.service.problems import InvalidProblem, NotFoundProblem
 from curate.service.rest.paging import decode, page_of, paged
@@ -138,7 +139,9 @@ def get_contents(service: Served, who: Who, workspace: InUrl, name: DatasetName,
     with service.database.read() as session:
         place = workspace_row(session, who, workspace, Role.VIEWER)
         dataset_row(session, place, base)
-    return service.kept.get(("contents", place.id, base), lambda: opened(place).contents(base), f"contents of {base}")
+    return service.kept.get(
+        who, ("contents", place.id, base), lambda: opened(place).contents(base), f"contents of {base}"
+    )
 
 
 @router.get("/workspaces/{workspace}/artifacts", responses=FOUND)
@@ -147,7 +150,9 @@ def list_artifacts(
 ) -> Page[ArtifactShape]:
     place = place_of(service, who, workspace)
     # for ten minutes, because the records of all runs name them
-    whole = service.kept.get(("artifacts", place.id), lambda: _artifacts(place), f"artifacts of {place.name}")
+    whole = service.kept.get(
+        who, ("artifacts", place.id), lambda: _artifacts(place), f"artifacts of {place.name}", kind=COUNT
+    )
     return paged(whole, cursor, limit, base=str)
 
 
@@ -181,7 +186,7 @@ def get_lineage(
         return Lineage(run=around.run, nodes=nodes, more=around.more)
 
     try:
-        return service.kept.get(("lineage", place.id, base, hops), make, f"lineage of {base}")
+        return service.kept.get(who, ("lineage", place.id, base, hops), make, f"lineage of {base}", kind=QUESTION)
     except InputError as error:
         raise NotFoundProblem(str(error)) from None
 

@@ -12,6 +12,7 @@ from curate.service.auth.audit import recorded
 from curate.service.auth.roles import Role
 from curate.service.database.models import WorkspaceRow
 from curate.service.datasets.datasets import FOUND, DatasetName, Fingerprint, dataset_row
+from curate.service.kept import WORK
 from curate.service.places.workspaces import opened, place_of
 from curate.service.problems import NotFoundProblem
 from curate.service.rest.routing import InUrl, Router, Served, Who, problems
@@ -74,7 +75,7 @@ def add_release(
             return _shape(place, order.name, opened(place).release(base, _url(place, order.name), **options))
 
         key = ("release", place.id, base, order.model_dump_json())
-        return service.kept.get(key, make, f"release {order.name}")
+        return service.kept.get(who, key, make, f"release {order.name}", kind=WORK)
 
 
 @router.get("/workspaces/{workspace}/releases/{name}", responses=FOUND)

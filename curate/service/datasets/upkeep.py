@@ -17,6 +17,7 @@ from curate.service.auth.roles import Principal, Role
 from curate.service.database.models import IndexedDataset, IndexedRun, Tag, WorkspaceRow
 from curate.service.datasets.datasets import FOUND
 from curate.service.datasets.tags import PREFIX, pin_name
+from curate.service.kept import COUNT, QUESTION, WORK
 from curate.service.places.workspaces import opened, place_of
 from curate.service.problems import ConflictProblem, InvalidProblem, NotFoundProblem
 from curate.service.rest.paging import paged
@@ -51,7 +52,7 @@ class TombstonesShape(Shape):
     affected: dict[str, int]
     """URL of each dataset that still has tombstoned samples -> their number."""
     unknown: list[str] = []
-    """The entries of this order that no pool or dataset has. They are tombstoned too."""
+    """The entries of this order that no pool or dataset has; none if that takes long. They are tombstoned too."""
 
 
 class NewTombstones(Order):
@@ -133,7 +134,7 @@ def remove_pin(service: Served, who: Who, workspace: InUrl, name: PinName) -> Pi
 @router.get("/workspaces/{workspace}/tombstones", responses=FOUND)
 def get_tombstones(service: Served, who: Who, workspace: InUrl, fresh: Fresh = False) -> TombstonesShape:
     place = place_of(service, who, workspace, Role.VIEWER)
-    return _tombstones(service, place, fresh)
+    return _tombstones(service, who, place, fresh)
 
 
 @router.post("/workspaces/{workspace}/tombstones", responses=WRITTEN)
@@ -142,19 +143,21 @@ def add_tombstones(service: Served, who: Who, workspace: InUrl, order: NewTombst
     with recorded(service, who, "tombstone.add", workspace, order.why) as detail:
         place = place_of(service, who, workspace, Role.OPERATOR)
         detail["entries"] = opened(place).add_tombstones(order.entries, order.why)
-    key = ("unknown", place.id, tuple(order.entries))
-    unknown = service.kept.get(key, lambda: opened(place).unknown_samples(order.entries), "samples", fresh=True)
-    return _tombstones(service, place, fresh=True).model_copy(update={"unknown": unknown})
+    key, given = ("unknown", place.id, tuple(order.entries)), order.entries
+    unknown = service.kept.soon(who, key, lambda: opened(place).unknown_samples(given), "samples", seconds=0.0, wait=10)
+    return _tombstones(service, who, place, fresh=True).model_copy(update={"unknown": unknown or []})
 
 
-def _tombstones(service: Service, place: WorkspaceRow, fresh: bool) -> TombstonesShape:
+def _tombstones(service: Service, who: Principal, place: WorkspaceRow, fresh: bool) -> TombstonesShape:
     def make() -> TombstonesShape:
         workspace = opened(place)
         counts = {kind: len(values) for kind, values in workspace.tombstones().items()}
         return TombstonesShape(counts=counts, affected=workspace.affected_datasets())
 
     what = f"tombstones of {place.name}"
-    return service.kept.get(("tombstones", place.id), make, what, seconds=SHOWN_SECONDS, fresh=fresh)
+    return service.kept.get(
+        who, ("tombstones", place.id), make, what, kind=QUESTION, seconds=SHOWN_SECONDS, fresh=fresh
+    )
 
 
 @router.get("/workspaces/{workspace}/storage", responses=FOUND)
@@ -169,7 +172,7 @@ def get_storage(service: Served, who: Who, workspace: InUrl, fresh: Fresh = Fals
         return StorageShape.model_validate({"lines": lines, "bytes": size, "garbage": garbage, "checked": checked})
 
     what = f"storage of {place.name}"
-    return service.kept.get(("storage", place.id), make, what, seconds=SHOWN_SECONDS, fresh=fresh)
+    return service.kept.get(who, ("storage", place.id), make, what, kind=COUNT, seconds=SHOWN_SECONDS, fresh=fresh)
 
 
 @router.post("/workspaces/{workspace}/gc", responses=WRITTEN)
@@ -180,7 +183,12 @@ def collect_garbage(service: Served, who: Who, workspace: InUrl, order: GcOrder)
         place = place_of(service, who, workspace, Role.ADMIN)
         key = ("gc", place.id, order.model_dump_json())
         return service.kept.get(
-            key, lambda: _freed(*_collected(opened(place), order), order), f"gc of {place.name}", seconds=60.0
+            who,
+            key,
+            lambda: _freed(*_collected(opened(place), order), order),
+            f"gc of {place.name}",
+            kind=WORK,
+            seconds=60.0,
         )
     with recorded(service, who, "workspace.gc", workspace, "begun") as detail:
         place = place_of(service, who, workspace, Role.ADMIN)
@@ -196,7 +204,9 @@ def collect_garbage(service: Served, who: Who, workspace: InUrl, order: GcOrder)
         service.kept.drop(("storage", place.id))
         return freed
 
-    return service.kept.get(("delete", place.id, order.model_dump_json()), remove, f"gc of {place.name}", seconds=0.0)
+    return service.kept.get(
+        who, ("delete", place.id, order.model_dump_json()), remove, f"gc of {place.name}", kind=WORK, seconds=0.0
+    )
 
 
 def _collected(workspace: Workspace, order: GcOrder) -> tuple[dict[str, int], list[str]]:

@@ -74,12 +74,12 @@ def pair(service: Service, who: Principal, id: str, other: str, stage: str, work
             raise ConflictProblem(f"run {one.id}: is {one.state}, not started; it can be compared once it has started")
     key, what = ("compare", first.place.id, first.attempt_id, second.attempt_id), f"comparison of {id} and {other}"
     seconds = min(first.settled, second.settled)
-    about, shared = service.kept.get(key, lambda: _differences(first, second), what, seconds=seconds)
+    about, shared = service.kept.get(who, key, lambda: _differences(first, second), what, seconds=seconds)
     if stage and shared and stage not in shared:
         raise InvalidProblem(f"stage: {stage[:80]!r}: not a stage with rows in both runs; give one of {shared}")
     at, keys = stage or next(iter(shared), ""), None
     if shared:
-        keys = service.kept.soon((*key, at), lambda: _counted(first, second, at), what, seconds=seconds, wait=0.5)
+        keys = service.kept.soon(who, (*key, at), lambda: _counted(first, second, at), what, seconds=seconds, wait=0.5)
     note = {"note": keys} if isinstance(keys, str) else {}
     by, known = (keys[0], {"keys": asdict(keys[1])}) if isinstance(keys, tuple) else (None, {})
     shape = CompareShape.model_validate({"stage": at, "keys": None, **about, **note, **known})

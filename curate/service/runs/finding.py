@@ -26,6 +26,8 @@ class FoundRun:
     """A run with its surroundings. `row`: None for one that was started in the workspace without the service; then
     `line` is there."""
 
+    who: Principal
+    """The user that looks at it."""
     place: WorkspaceRow
     row: Submission | None
     line: IndexedRun | None
@@ -114,8 +116,8 @@ def found(session: Session, who: Principal, run: str, workspace: str | None, nee
     line = lines.get(place.id)
     if submitted is None:
         assert line is not None
-        return FoundRun(place, None, line, line.user, line.target)
-    return FoundRun(place, row, line, submitted[1], submitted[2])
+        return FoundRun(who, place, None, line, line.user, line.target)
+    return FoundRun(who, place, row, line, submitted[1], submitted[2])
 
 
 _RUN: BindParameter[str] = bindparam("run")

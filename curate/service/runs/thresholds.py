@@ -11,6 +11,7 @@ from curate.api.recipes import as_yaml
 from curate.api.thresholds.distribution import Distribution, counted, sampled
 from curate.api.thresholds.rules import SIGNS, Rule, new_filter, numbers_of, rules, sets
 from curate.core.errors import CurateError, InputError
+from curate.service.kept import QUESTION
 from curate.service.problems import InvalidProblem
 from curate.service.runs.finding import FoundRun
 from curate.service.runs.recipes import changed
@@ -71,7 +72,7 @@ def move(service: Service, one: FoundRun, rule: Rule, at: float | None = None, e
             return str(error)
 
     key = ("exact", one.place.id, one.attempt_id, rule, first.edges.tobytes())
-    known = service.kept.soon(key, exactly, f"rows by {rule.column}")
+    known = service.kept.soon(one.who, key, exactly, f"rows by {rule.column}")
     if isinstance(known, str):
         return Moved(one, rule, first, at, known, pending=False)
     note = "" if known else "All shards are being read; exact numbers will replace these."
@@ -81,7 +82,7 @@ def move(service: Service, one: FoundRun, rule: Rule, at: float | None = None, e
 def _asked(service: Service, one: FoundRun, about: object, make: Callable[[], T]) -> T:
     key = ("threshold", one.place.id, one.attempt_id, about)
     try:
-        return service.kept.get(key, make, f"thresholds of run {one.id}", seconds=one.settled)
+        return service.kept.get(one.who, key, make, f"thresholds of run {one.id}", kind=QUESTION, seconds=one.settled)
     except InputError as error:
         raise InvalidProblem(str(error)) from None
 

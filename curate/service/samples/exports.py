@@ -16,11 +16,13 @@ from fastapi import Query, Response
 
 from curate.api import Slice, plain
 from curate.core.errors import InputError
+from curate.service.kept import QUESTION
 from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import Router, Served, Who, Workspace
 from curate.service.samples.find import LONGEST
 from curate.service.samples.looking import SAMPLE, Looked, RunName, looked
 from curate.service.samples.slices import Columns, Reason, Stage, Where, listed, slice_of
+from curate.service.service import Service
 
 router = Router(tags=["data"])
 MOST_ROWS = 100_000
@@ -73,8 +75,10 @@ def export(
     if format == "notebook":
         return Response(notebook(seen, which, text, listed(columns)), headers=headers, media_type=kind)
     most = FILTERED * FILTERS if format == "recipe" else MOST_ROWS
-    table, more = collected(seen, which, listed(columns), most)
-    return Response(WRITERS[format](table, stage), headers=headers | {MORE: "yes" if more else "no"}, media_type=kind)
+    with service.kept.turn(who, QUESTION, f"export of {stage}"):
+        table, more = collected(seen, which, listed(columns), most)
+        data = WRITERS[format](table, stage)
+    return Response(data, headers=headers | {MORE: "yes" if more else "no"}, media_type=kind)
 
 
 def sliced(seen: Looked, stage: str, rejected: str | None, where: str | None, text: str | None) -> Slice:
@@ -103,9 +107,10 @@ def collected(seen: Looked, which: Slice, columns: Sequence[str], most: int) -> 
         raise InvalidProblem(str(error)) from None
 
 
-def keys_of(seen: Looked, stage: str, rejected: str, where: str, text: str) -> list[str]:
+def keys_of(service: Service, seen: Looked, stage: str, rejected: str, where: str, text: str) -> list[str]:
     """The keys of a whole slice, for one order of tombstones. Raises InvalidProblem for too many."""
-    table, more = collected(seen, sliced(seen, stage, rejected, where, text), (), MOST_KEYS)
+    with service.kept.turn(seen.one.who, QUESTION, f"keys of {stage}"):
+        table, more = collected(seen, sliced(seen, stage, rejected, where, text), (), MOST_KEYS)
     if more:
         raise InvalidProblem(
             f"more than {MOST_KEYS:,} samples, or lost shards; add the export's filter to the recipe instead"

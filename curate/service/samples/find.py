@@ -10,6 +10,7 @@ from fastapi import Query
 from curate.api import Slice, SlicePage
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal
+from curate.service.kept import QUESTION
 from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import Limit, Router, Served, Who, Workspace
 from curate.service.samples.looking import SAMPLE, Looked, RunName, looked
@@ -69,6 +70,6 @@ def found_in(
 
     kept = ("find", seen.one.place.id, seen.one.attempt_id, text, place, cursor, limit)
     try:
-        return seen, *service.kept.get(kept, make, f"{text[:60]!r} in run {run}", seconds=30.0)
+        return seen, *service.kept.get(who, kept, make, f"{text[:60]!r} in run {run}", kind=QUESTION, seconds=30.0)
     except InputError as error:
         raise InvalidProblem(str(error)) from None

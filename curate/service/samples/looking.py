@@ -71,7 +71,7 @@ def looked(service: Service, who: Principal, run: str, workspace: str | None) ->
         bases = {name: str(outputs[name]["base"]) for name in record.record["stages"] if name in outputs}
         return Made(record.ops(), bases, record.ledger(), record.kinds())
 
-    made = service.kept.get(("made", one.place.id, one.attempt_id), make, f"record of run {run}", seconds=10.0)
+    made = service.kept.get(who, ("made", one.place.id, one.attempt_id), make, f"record of run {run}", seconds=10.0)
     assert role is not None
     return Looked(one, attempt, made, who.sees_pixels(one.place.id), role)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from curate.core.errors import CorruptError, InputError
 from curate.core.hashing import digest
 from curate.service.auth.roles import Principal
+from curate.service.kept import QUESTION
 from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import SEEN, Router, Served, Who, Workspace, knows
 from curate.service.samples.looking import SAMPLE, Looked, RunName, looked
@@ -127,7 +128,9 @@ def made_map(
 
     try:
         for _ in range(2):  # the folder may have dropped the points
-            shape, shards = service.kept.get(about, make, f"map of run {run}", seconds=seen.one.settled)
+            shape, shards = service.kept.get(
+                who, about, make, f"map of run {run}", kind=QUESTION, seconds=seen.one.settled
+            )
             data = service.maps.mapped(name)
             if data is not None and len(data) == 18 * shape.points:
                 return seen, MapBytes(shape, shards, data)

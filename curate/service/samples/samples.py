@@ -84,7 +84,7 @@ def get_sample(service: Served, who: Who, run: RunName, key: SampleKey, workspac
 
     kept = ("sample", one.place.id, one.attempt_id, key)
     try:
-        return service.kept.get(kept, make, f"sample {key!r}", seconds=30.0)
+        return service.kept.get(who, kept, make, f"sample {key!r}", seconds=30.0)
     except (InputError, CorruptError) as error:  # its shard is gone
         raise NotFoundProblem(str(error)) from None
 
@@ -113,4 +113,4 @@ def related(service: Service, who: Principal, sample: SampleShape, workspace: st
         return Related(parent, keepers, children, copies, run.packed_of(children))
 
     kept = ("related", seen.one.place.id, seen.one.attempt_id, sample.key)
-    return service.kept.get(kept, make, f"samples beside {sample.key}", seconds=30.0)
+    return service.kept.get(who, kept, make, f"samples beside {sample.key}", seconds=30.0)

@@ -9,6 +9,7 @@ from fastapi import Query
 
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal
+from curate.service.kept import QUESTION
 from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import Limit, Router, Served, Who, Workspace
 from curate.service.samples.looking import SAMPLE, RunName, looked, too_many
@@ -64,7 +65,7 @@ def search(
     the package."""
     make, kept, what = _search(service, who, run, text, key, columns, where, stage, workspace, limit)
     try:
-        return service.kept.get(kept, make, what, seconds=0.0)  # a tombstone counts at once
+        return service.kept.get(who, kept, make, what, kind=QUESTION, seconds=0.0)  # a tombstone counts at once
     except InputError as error:
         raise InvalidProblem(str(error)) from None
 
@@ -76,7 +77,7 @@ def soon(
     """For pages: None if it takes longer than `wait` seconds, such as for the first text, whose encoder is loaded."""
     make, kept, what = _search(service, who, run, text, key, "", None, None, workspace, limit)
     try:
-        return service.kept.soon(kept, make, what, seconds=0.0, wait=wait)
+        return service.kept.soon(who, kept, make, what, kind=QUESTION, seconds=0.0, wait=wait)
     except InputError as error:
         raise InvalidProblem(str(error)) from None
 

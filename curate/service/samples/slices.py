@@ -10,6 +10,7 @@ from fastapi import Query
 from curate.api import Slice, SlicePage, plain
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal
+from curate.service.kept import PAGE, QUESTION
 from curate.service.problems import InvalidProblem
 from curate.service.rest.routing import Limit, Router, Served, Who, Workspace
 from curate.service.samples.looking import SAMPLE, Looked, RunName, looked
@@ -105,8 +106,9 @@ def read(
     def make() -> SlicePage:
         return seen.run.slice(which, columns, cursor=cursor or "", limit=limit, seconds=SECONDS)
 
+    kind = PAGE if which.where is None and which.within is None else QUESTION
     kept = ("slice", seen.one.place.id, seen.one.attempt_id, which, tuple(columns), cursor, limit)
     try:
-        return seen, service.kept.get(kept, make, f"rows of {which.stage}", seconds=30.0)
+        return seen, service.kept.get(who, kept, make, f"rows of {which.stage}", kind=kind, seconds=30.0)
     except InputError as error:
         raise InvalidProblem(str(error)) from None

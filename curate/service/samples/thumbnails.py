@@ -46,7 +46,7 @@ def get_thumbnail(
         raise InvalidProblem(f"side: {side}: expected {', '.join(map(str, SIDES))} pixels")
     file = _file(service, who, run, shard, row, workspace)
     tag = _tag(file, side, film)
-    known = _tombstones(service, file.storage)
+    known = _tombstones(service, who, file.storage)
     gone = file.tombstoned(known)
     if gone:
         service.thumbnails.drop(tag)
@@ -66,7 +66,7 @@ def make_ahead(service: Service, seen: Looked, rows: Sequence[tuple[str, int]]) 
     try:
         record = _record(service, seen)
         files = {_tag(file, SIDES[0], False): file for file in (SampleFile.of(record, *row) for row in rows)}
-        known = _tombstones(service, record.storage)
+        known = _tombstones(service, seen.one.who, record.storage)
     except CurateError:
         return  # the requests say why
     names = [tag for tag, file in files.items() if not file.tombstoned(known)]
@@ -77,13 +77,13 @@ def _tag(file: SampleFile, side: int, film: bool) -> str:
     return digest([file.digest, side, film, VERSION])[:32]
 
 
-def _tombstones(service: Service, storage: Storage) -> Tombstones:
-    return service.kept.get(("tombstones", storage.url), lambda: load(storage), "tombstones", seconds=30.0)
+def _tombstones(service: Service, who: Principal, storage: Storage) -> Tombstones:
+    return service.kept.get(who, ("tombstones", storage.url), lambda: load(storage), "tombstones", seconds=30.0)
 
 
 def _record(service: Service, seen: Looked) -> RunRecord:
     kept = ("record", seen.one.place.id, seen.one.attempt_id)
-    return service.kept.get(kept, lambda: seen.run.record, f"record of run {seen.one.id}", seconds=30.0)
+    return service.kept.get(seen.one.who, kept, lambda: seen.run.record, f"record of run {seen.one.id}", seconds=30.0)
 
 
 def get_file(service: Service, who: Principal, run: str, key: str, workspace: str | None) -> tuple[str, Reader]:

@@ -11,13 +11,18 @@ import pytest
 from PIL import Image
 
 from curate.api import Slice
+from curate.api.thresholds.rules import Rule
 from curate.core.reader import Reader
 from curate.core.store.storage import open_storage
+from curate.service import kept
 from curate.service.auth.roles import Role
 from curate.service.database.models import IndexedRun, WorkspaceRow
 from curate.service.people import users
 from curate.service.people.users import NewGrant
 from curate.service.problems import ConflictProblem, ForbiddenProblem, InvalidProblem, NotFoundProblem
+from curate.service.runs.thresholds import move
+from curate.service.samples.exports import export, keys_of
+from curate.service.samples.looking import looked
 from curate.service.samples.samples import get_sample, related
 from curate.service.samples.slices import get_rows
 from curate.service.samples.thumbnails import Small, get_file, get_thumbnail
@@ -52,6 +57,25 @@ def test_rows_of_an_unknown_stage_column_or_expression(service: Service, people:
             get_rows(service, people.viewer.principal, "first", **{"stage": "pool"} | given)
     with pytest.raises(NotFoundProblem):
         get_rows(service, people.stranger.principal, "first", "pool")
+
+
+def test_every_question_with_a_pattern_is_bounded(
+    service: Service, people: People, curated: Curated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, exports, the keys of an order, thresholds: whatever reads an expression of a user."""
+    viewer, where = people.viewer.principal, "regexp_like(key, 'a(.{0,20}){0,20}')"
+    assert get_rows(service, viewer, "first", "pool", where=where.replace("0,20", "0,1"))
+    monkeypatch.setattr(kept, "EXPRESSION_SECONDS", 1e-4)
+    seen = looked(service, viewer, "first", None)
+    rule = Rule("bright", f"if({where}, brightness, 0.0)")
+    for ask in (
+        lambda: get_rows(service, viewer, "first", "pool", where=where),
+        lambda: export(service, viewer, "first", "pool", "csv", where=where),
+        lambda: keys_of(service, seen, "pool", "", where, ""),
+        lambda: move(service, seen.one, rule),
+    ):
+        with pytest.raises(InvalidProblem, match=r"a pattern of the expression takes more than 0\.0001 s"):
+            ask()
 
 
 def test_a_thumbnail_is_made_once(

@@ -28,7 +28,7 @@ def exclude(visit: Visiting, form: Form, run_id: str) -> Response:
     keys = [str(key) for key in form.getlist("key")]
     if words(form, "all"):
         stage, rejected, where, text = (words(form, name) for name in ("stage", "rejected", "where", "text"))
-        keys = keys_of(seen, stage, rejected, where, text)
+        keys = keys_of(visit.service, seen, stage, rejected, where, text)
     if not keys:
         raise InvalidProblem("no sample was chosen; go back, choose some below their images, and repeat")
     add_tombstones(*visit.args, seen.one.place.name, made(NewTombstones, entries=keys, why=words(form, "why")))

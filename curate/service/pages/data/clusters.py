@@ -10,6 +10,7 @@ from fastapi import Response
 
 from curate.api import Clusters, Slice, SlicePage
 from curate.core.errors import CurateError, InputError, RecipeError
+from curate.service.kept import QUESTION
 from curate.service.pages.data.tabs import CLUSTERS, PROFILE, of_run, run_values
 from curate.service.pages.data.tiles import Tile, tiles
 from curate.service.pages.forms import Pages
@@ -43,7 +44,12 @@ def clusters(visit: Visiting, run_id: str) -> Response:
     try:
         kept = ("clusters", seen.one.place.id, seen.one.attempt_id, stage)
         found: Clusters = visit.service.kept.get(
-            kept, lambda: seen.run.clusters(stage), f"clusters of run {run_id}", seconds=seen.one.settled
+            visit.who,
+            kept,
+            lambda: seen.run.clusters(stage),
+            f"clusters of run {run_id}",
+            kind=QUESTION,
+            seconds=seen.one.settled,
         )
         shown = found.check(level, cluster, sort, limit)
     except (InputError, RecipeError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import Response
 
 from curate.core.errors import CurateError
+from curate.service.kept import QUESTION
 from curate.service.pages.data.tabs import of_run, run_values
 from curate.service.pages.data.tiles import tiles
 from curate.service.pages.forms import Pages
@@ -57,7 +58,8 @@ def compare(visit: Visiting, run_id: str, other: str) -> Response:
 def _side(visit: Visit, of: Pair, side: str, cursor: str, limit: int) -> Any:
     """(side, its tiles, page of the slice)."""
     try:
-        found = of.comparison().page(side, cursor, limit, SECONDS)
+        with visit.service.kept.turn(visit.who, QUESTION, f"samples {side}"):
+            found = of.comparison().page(side, cursor, limit, SECONDS)
     except CurateError as error:
         raise InvalidProblem(str(error)) from None
     return side, tiles(visit, of_run(visit, (of.second if side == "gained" else of.first).id), found), found

@@ -9,6 +9,7 @@ from curate.api import Slice, Values
 from curate.core.errors import CurateError
 from curate.service.datasets import datasets as actions
 from curate.service.datasets.datasets import DatasetShape
+from curate.service.kept import QUESTION
 from curate.service.pages.data.tiles import tiles
 from curate.service.pages.kit import LONGEST_QUERY, Visit, link, part
 from curate.service.runs.views import get_run
@@ -44,7 +45,9 @@ def _of_run(visit: Visit, workspace: str, found: DatasetShape) -> dict[str, Any]
         return (above or [""])[0], seen.run.balance(pack) if pack else []
 
     kept = ("packed", seen.one.place.id, seen.one.attempt_id, found.base)
-    stage, balance = visit.service.kept.get(kept, make, f"balance of run {found.run}", seconds=seen.one.settled)
+    stage, balance = visit.service.kept.get(
+        visit.who, kept, make, f"balance of run {found.run}", kind=QUESTION, seconds=seen.one.settled
+    )
     run = get_run(*visit.args, found.run, workspace)
     values = {"balance": balance, "costs": run, "stage": stage, "pixels": seen.pixels, "place_name": workspace}
     if stage not in seen.made.with_rows:
