@@ -69,9 +69,9 @@ def said(body: bytes) -> tuple[str, str]:
     error = (found.get("error") or found.get("base_resp") or found) if isinstance(found, Mapping) else None
     if not isinstance(error, Mapping):
         return "", _plain(error)
-    inner = error.get("innererror") or error.get("inner_error") or {}
+    inner = error.get("innererror") or error.get("inner_error") or error.get("promptFeedback") or {}
     codes = [error.get(name) for name in ("code", "type", "status", "status_code")]
-    codes += [inner.get("code")] if isinstance(inner, Mapping) else []
+    codes += [inner.get("code"), inner.get("blockReason")] if isinstance(inner, Mapping) else []
     message = next((error[name] for name in ("message", "status_msg", "msg", "detail") if error.get(name)), "")
     return " ".join(str(code) for code in codes if code is not None), _plain(message)
 

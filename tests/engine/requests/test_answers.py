@@ -63,6 +63,7 @@ def test_other_errors_are_not_about_money(status: int, said: bytes, waits: bool)
         (403, body("Your input was flagged", metadata={"reasons": ["violence"]})),
         (500, body("Your request was rejected as a result of our safety system")),
         (451, body("", innererror={"code": "ResponsibleAIPolicyViolation"})),
+        (502, b'{"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}'),
     ],
 )
 def test_a_filter(status: int, said: bytes) -> None:
