@@ -150,10 +150,10 @@ def test_a_caller_that_leaves_a_slow_gc_may_join_it_again(
 ) -> None:
     gc, gate, count = Workspace.gc, threading.Event(), [0]
 
-    def slow(*words: Any) -> Any:
+    def slow(*words: Any, **more: Any) -> Any:
         count[0] += 1
         assert gate.wait(60)
-        return gc(*words)
+        return gc(*words, **more)
 
     monkeypatch.setattr(Workspace, "gc", slow)
     monkeypatch.setattr(service.kept, "_wait", 0.01)
