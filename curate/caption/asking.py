@@ -12,12 +12,12 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from curate.caption.answers import read_answer
-from curate.caption.chat import OK, PATH, REFUSED, TRUNCATED, Completion, EncodedImage, Form, completion_of
+from curate.caption.chat import OK, REFUSED, TRUNCATED, Completion, EncodedImage, Form, completion_of
 from curate.caption.image import encode
 from curate.caption.prompt import Prompt, PromptOf, read_prompt
 from curate.caption.untrusted.wrap import says_something
-from curate.core.contracts import Added, AsyncMap, Client, Filtered, Location, NoAnswer, Runtime, Sample
-from curate.core.endpoints import Endpoint, Endpoints, endpoint_of
+from curate.core.contracts import Added, AsyncMap, Client, Location, NoAnswer, Runtime, Sample
+from curate.core.endpoints import CHAT, Endpoint, Endpoints, endpoint_of
 from curate.core.errors import InputError
 from curate.core.hashing import ranks
 from curate.kernels.meta import META, field_of
@@ -285,8 +285,10 @@ class Asking(AsyncMap):
 
     async def _post(self, client: Client, name: str, body: bytes) -> Completion:
         try:
-            found = await client.post(PATH, body, endpoint=name)
-        except Filtered:
+            found = await client.post(CHAT, body, endpoint=name)
+        except NoAnswer as error:
+            if error.reason != REFUSED:
+                raise
             return Completion(None, REFUSED, None, None, None, None)
         return completion_of(found, thoughts=self.thoughts == "keep")
 

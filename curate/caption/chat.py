@@ -19,8 +19,6 @@ from curate.core.endpoints import Endpoint
 from curate.core.finish import LENGTH, WITHHELD, kind_of
 from curate.core.spend import whole
 
-PATH = "/chat/completions"
-"""Path below an endpoint's base URL."""
 ONLY_JSON = "Answer only with a JSON object, without any text around it, that fits this JSON schema:"
 AGAIN = "This answer does not fit the JSON schema: {problem}. Answer again, only with a JSON object that fits it."
 QUOTED = 4000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 LONGEST = 4
-"""A thin image may be so many times longer than others, before it is padded."""
+"""How many times longer than others a thin image may stay, before it is padded."""
 
 
 def encode(image: Image, side: int, quality: int, least: int = 1) -> EncodedImage:

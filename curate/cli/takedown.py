@@ -48,7 +48,10 @@ def takedown(
         raise RecipeError("--why is missing; give the reason, which stays with the receipt")
     else:
         receipt = place.takedown(entries, why, erase=erase, releases=releases or [], runs=runs or [], known=known)
-        print(json.dumps(receipt)) if as_json else _show_receipt(receipt, erase)
+        if as_json:
+            print(json.dumps(receipt))
+        else:
+            _show_receipt(receipt, erase)
         found = receipt["found"]
     end_unknown(found.get("unknown", []), known, as_json)
 

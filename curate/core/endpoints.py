@@ -28,6 +28,8 @@ from curate.core.secrets import Secret
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 SECRET_ARGUMENT = re.compile(r"--(api-key|hf-token)(=.*)?", re.DOTALL)
+CHAT = "/chat/completions"
+"""Path below an endpoint's base URL."""
 PER_TOKENS = 1e6
 """Prices are for this many tokens."""
 
@@ -117,7 +119,7 @@ class Endpoint(_Part):
             if parts.username or parts.password:
                 raise ValueError("base_urls: a URL contains credentials; give them as `key: env:NAME`")
             known = parts.scheme in ("http", "https") and parts.hostname and _has_valid_port(parts)
-            if not known or parts.query or parts.fragment or parts.path.rstrip("/").endswith("/chat/completions"):
+            if not known or parts.query or parts.fragment or parts.path.rstrip("/").endswith(CHAT):
                 raise ValueError(f"base_urls: {url!r} is not a base URL; expected http://HOST:PORT/v1")
         return tuple(url.rstrip("/") for url in value)
 

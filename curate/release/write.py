@@ -74,14 +74,14 @@ def write(
     allowed: Networks,
 ) -> dict[str, Any]:
     """Write a release of these rows and return what its release.json says. tombstoned: the predecessor's rows that must
-    not be used any more (`REMOVED_SCHEMA`). Raises InputError if the folder is not empty;
-    what a killed call has left of the same release is written again."""
+    not be used any more (`REMOVED_SCHEMA`). What a killed call has left of the same release is written again. Raises
+    InputError if the folder has something else."""
     begun = _begin(to, about, before, allowed)
     counts, sums = Statistics(about.captions), dict[str, str]()
     words: list[Any] = []
     schema: pa.Schema | None = None
     for number, part in enumerate(_files(_public(tables, counts, allowed))):
-        if not number:
+        if not number:  # rows that cannot be published have raised by now
             to.publish_bytes(layout.BEGUN, begun)
         with to.publish(layout.data_file(number)) as path:
             writer: pq.ParquetWriter | None = None

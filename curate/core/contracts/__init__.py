@@ -13,7 +13,7 @@ Pack     write(row, bytes, tar)                                   a dataset
 Report   render(view) -> files                                    an artifact that people look at
 """
 
-from curate.core.contracts.async_map import AsyncMap, Client, Filtered, NoAnswer
+from curate.core.contracts.async_map import AsyncMap, Client, NoAnswer
 from curate.core.contracts.collect import Collect
 from curate.core.contracts.derive import Child, Derive, media_of
 from curate.core.contracts.filter import Filter
@@ -44,7 +44,7 @@ from curate.core.secrets import Secret
 
 __all__ = [
     "BAD_ROW", "MEDIUM", "OF_VIDEOS", "PLAIN_NAME", "ROW_REASONS", "Added", "Artifact", "AsyncMap", "Batch", "Child",
-    "Client", "Collect", "Derive", "Fetch", "Filter", "Filtered", "Fit", "Incoming", "Location", "Map", "NoAnswer",
+    "Client", "Collect", "Derive", "Fetch", "Filter", "Fit", "Incoming", "Location", "Map", "NoAnswer",
     "Pack", "Packed", "Portion", "Reduce", "Report", "Resources", "Runtime", "Sample", "Secret", "Select", "Source",
     "Stage", "Table", "by_contract", "detail_of", "is_as_before", "is_runtime", "is_semantic", "kind_of", "media_of",
     "one_row", "trait",

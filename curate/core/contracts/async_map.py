@@ -22,13 +22,6 @@ class NoAnswer(Exception):
         self.detail = detail
 
 
-class Filtered(NoAnswer):
-    """A filter of the server rejects what the request contains."""
-
-    def __init__(self, detail: str = "") -> None:
-        super().__init__("refused", detail)
-
-
 class Client(Protocol):
     """The HTTP client of `answer`. The engine bounds the requests in flight, and retries those that may succeed
     later."""
@@ -42,7 +35,7 @@ class Client(Protocol):
         key, limits and budget apply.
 
         Raises NoAnswer if every attempt failed (`timeout`, `connect`, `reset`, `not_json`, `http_503`), or if a healthy
-        endpoint fails on this request (`endpoint_refuses`); Filtered if its filter rejects the contents; Reject if a
+        endpoint fails on this request (`endpoint_refuses`); if its filter rejects the contents (`refused`); Reject if a
         plain URL rejects it (`refused_400`); CurateError if the endpoint rejects all requests (401, 403, 404, an empty
         account) or is down for too long."""
         ...

@@ -155,8 +155,8 @@ class Storage:
         return {name: size for name, size in found if name.endswith(TEMPORARY)}
 
     def unfinished(self) -> dict[str, tuple[int, float]]:
-        """What writers are at, or left when they were killed: path -> (bytes, when it was begun or last written, in
-        seconds since the epoch). Temporary files of a local disk, and up to 1,000 multipart uploads of S3."""
+        """What writers have not finished, alive or killed: path -> (bytes, when it was begun or last written, seconds
+        since the epoch). Temporary files of a local disk, and up to 1,000 multipart uploads of S3."""
         found: dict[str, tuple[int, float]] = {}
         for name, size in self.temporary("").items():
             with contextlib.suppress(FileNotFoundError):

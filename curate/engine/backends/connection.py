@@ -53,15 +53,21 @@ def checked(address: str) -> str:
     return place
 
 
+def to_raylet(path: str) -> socket.socket:
+    """A connection to Ray's socket on this machine, which gets nothing until Ray ends."""
+    made = socket.socket(socket.AF_UNIX)
+    made.connect_ex(path)
+    return made
+
+
 class Head:
     """The head of a cluster, as its driver sees it without Ray, which ends the process when it is called after the head
     lost its state or Ray died on this machine, and when the head stays away."""
 
-    def __init__(self, place: str, raylet: str, identity: Callable[[], str]) -> None:
-        """`raylet`: its socket on this machine. `identity` asks the head which cluster it has."""
+    def __init__(self, place: str, raylet: socket.socket, identity: Callable[[], str]) -> None:
+        """`raylet`: see `to_raylet`. `identity` asks the head which cluster it has."""
         self._place, self._identity, self._seen = place, identity, set[str]()
-        self.raylet, self._end, self._lock = socket.socket(socket.AF_UNIX), select.poll(), threading.Lock()
-        self.raylet.connect_ex(raylet)  # it says nothing to a stranger until it ends
+        self.raylet, self._end, self._lock = raylet, select.poll(), threading.Lock()
         self._end.register(self.raylet, select.POLLIN)
         self._answered, self._checked, self._why = time.monotonic(), -CHECK_SECONDS, ""
 
@@ -84,7 +90,7 @@ class Head:
             if problem := _problem(host.strip("[]"), int(port)):
                 return problem
             self._seen.add(self._identity())
-            return RESTARTED * (len(self._seen) > 1)
+            return RESTARTED if len(self._seen) > 1 else ""
         except Exception as error:  # noqa: BLE001 - Ray's own, while a head starts
             return " ".join(repr(error).split())
 

@@ -30,7 +30,7 @@ from ray.exceptions import ActorUnavailableError, RayActorError, RayTaskError
 from curate.core.contracts import Resources
 from curate.core.errors import CurateError, UnreachableError
 from curate.engine.backends import ClusterNode, Notify, Snapshots, TaskEnded, WorkerDown, WorkerUp, package
-from curate.engine.backends.connection import Head, checked, passed_on, sigterm_kept, store_bytes
+from curate.engine.backends.connection import Head, checked, passed_on, sigterm_kept, store_bytes, to_raylet
 from curate.engine.record import logs
 from curate.engine.tasks.job import Job, Outcome
 
@@ -215,7 +215,7 @@ class RayBackend:
                 self._mine, self._started = mine, mine and not (self._address or os.environ.get("RAY_ADDRESS"))
                 driver: Any = driver_of_ray
                 gcs, raylet = driver.global_worker.gcs_client, driver._global_node.raylet_socket_name
-                self._head = Head(gcs.address, raylet, lambda: type(gcs)(gcs.address).cluster_id.hex())
+                self._head = Head(gcs.address, to_raylet(raylet), lambda: type(gcs)(gcs.address).cluster_id.hex())
         if trouble := self.trouble():
             raise UnreachableError(trouble)
 

@@ -13,7 +13,7 @@ from curate.engine.record.pins import pins
 from curate.engine.record.runs import RunRecord, list_runs
 
 OTHERS, UNFINISHED = "records", "temporary files"
-"""Runs, leases, pins and tombstones; and what writers are at, or left when they were killed."""
+"""Runs, leases, pins and tombstones; and what writers have not finished."""
 StageFolder = tuple[str, str]  # (noun, folder in it that one stage writes to)
 
 

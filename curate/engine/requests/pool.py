@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from curate.core.contracts import Filtered, NoAnswer
-from curate.core.endpoints import Endpoint
+from curate.core.contracts import NoAnswer
+from curate.core.endpoints import CHAT, Endpoint
 from curate.core.errors import CurateError
 from curate.core.spend import Spend
 from curate.engine.requests import answers, costs
@@ -36,7 +36,6 @@ from curate.engine.requests.window import Window
 if TYPE_CHECKING:
     import aiohttp
 
-CHAT = "/chat/completions"
 KEEP_ALIVE_SECONDS = 4.0
 """A connection that is idle for longer is not used again: many servers close it after 5 s."""
 FALL_SECONDS = 0.5
@@ -54,9 +53,9 @@ CHARGED = {"timeout", "not_json", "http_504"}
 BLAMED = {"http_500", "http_501"}
 """Failures of a server that works: after two of them the request is the cause, if the URL answers others."""
 SUSPECT_SECONDS = 60.0
-"""How long a server may answer only so, until requests are taken for the cause if it answers another question."""
+"""After so long with these failures only, a server that answers another question is no longer the suspect."""
 MOST_ASIDE = 8
-"""Requests that may be taken for the cause without an answer between them, before the server is."""
+"""Requests that may be set aside without an answer between them; then the server is the cause."""
 TELL_SECONDS = 10.0
 """Without an answer for so long, the log has a line about what is waited for, and again after as long."""
 
@@ -353,7 +352,7 @@ class Pool:
         self._filtered += all(one.answered == -math.inf for one in self.urls)
         if self._filtered == MOST_ASIDE:
             self._notes.say("its filter rejects all of %d requests so far (last: %s)", self._filtered, error)
-        return Filtered(str(error))
+        return NoAnswer("refused", str(error))
 
     def _failed(self, asking: Asking, url: Url, error: Retryable, number: int, seconds: float) -> None:
         """Note a failure, and when to retry. Raises NoAnswer if the request is the cause."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from curate.core.contracts import AsyncMap
-from curate.core.endpoints import Endpoint
+from curate.core.endpoints import CHAT, Endpoint
 from curate.core.secrets import redact
 from curate.engine.requests.http import named, quoted
 
@@ -89,7 +89,7 @@ def _models(reply: Reply) -> list[str]:
 async def _answers(http: aiohttp.ClientSession, base: str, model: str) -> bool:
     """Whether a server answers for a model that it does not list: some know other names of a model."""
     body = {"model": model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
-    reply = await ask(http, "POST", f"{base}/chat/completions", body)
+    reply = await ask(http, "POST", f"{base}{CHAT}", body)
     return reply.status not in (400, 404, 422)
 
 

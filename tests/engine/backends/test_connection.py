@@ -13,7 +13,7 @@ import pytest
 
 from curate.core.errors import RESUMES, CurateError, UnreachableError
 from curate.engine.backends import connection
-from curate.engine.backends.connection import Head, checked
+from curate.engine.backends.connection import Head, checked, to_raylet
 
 
 def test_nothing_listens_at_an_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ class Machine:
         return self.identity
 
     def head(self) -> Head:
-        return Head(f"127.0.0.1:{self.port}", self.socket, self.known)
+        return Head(f"127.0.0.1:{self.port}", to_raylet(self.socket), self.known)
 
 
 @pytest.fixture
