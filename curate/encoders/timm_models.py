@@ -6,7 +6,7 @@ preprocessing; all others go to `timm.create_model` (`depth=2`, `global_pool=tok
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import timm
@@ -50,9 +50,11 @@ def create(spec: Spec) -> torch.nn.Module:
 
 class TimmEncoder(TorchEncoder):
     model: Any  # timm's models share no base class
+    preset: ClassVar[dict[str, Any]] = {}
+    """Options of the preprocessing that differ from the model's own."""
 
     def __init__(self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, device: str) -> None:
-        options = {key: spec.options[key] for key in _PREPROCESSING_OPTIONS if key in spec.options}
+        options = {**self.preset, **{key: spec.options[key] for key in _PREPROCESSING_OPTIONS if key in spec.options}}
         if "img_size" in spec.options:
             height, width = np.broadcast_to(spec.options["img_size"], 2).tolist()
             options["input_size"] = (3, height, width)
