@@ -21,7 +21,7 @@ from curate.encoders.torch_encoder import DeviceFeatures, one_line
 
 PLAIN = {"_conv_stem": "conv_stem", "_bn0": "bn1", "_conv_head": "conv_head", "_bn1": "bn2", "_fc": "classifier"}
 FIRST = {"_depthwise_conv": "conv_dw", "_bn1": "bn1", "_project_conv": "conv_pw", "_bn2": "bn2"}
-"""Of blocks without an expansion."""
+"""In a block without an expansion."""
 LATER = {
     "_expand_conv": "conv_pw", "_bn0": "bn1", "_depthwise_conv": "conv_dw", "_bn1": "bn2", "_project_conv": "conv_pwl",
     "_bn2": "bn3",
