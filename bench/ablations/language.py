@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, normalize
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from bench.ablations.folders import HOME
-from curate.text.wordnet import database
+from curate.kernels.wordnet import database
 
 VOCABULARY, CONTEXT, WIDTH, DEPTH = 4096, 48, 128, 4
 STEPS, BATCH, RATE = 1500, 32, 2e-3

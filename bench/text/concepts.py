@@ -25,10 +25,11 @@ import pyarrow as pa
 from bench.kit.measure import line, seconds
 from bench.kit.texts import alt_texts, altered
 from curate.core.contracts import Batch
+from curate.kernels.wordnet import database
+from curate.kernels.wordnet.senses import Senses, _misspelt, senses
 from curate.text.phrases import normalised, normalised_all
-from curate.text.wordnet import database, synsets
+from curate.text.wordnet import synsets
 from curate.text.wordnet.concepts import VISUAL_NOUNS, VISUAL_VERBS, Concepts
-from curate.text.wordnet.senses import Senses, _misspelt, senses
 from curate.text.wordnet.synsets import Rules, Synsets
 from tests.text.wordnet.wordnets import for_nltk
 

@@ -19,10 +19,10 @@ import pyarrow as pa
 from bench.kit.measure import line
 from bench.kit.texts import alt_texts, altered
 from curate.core.contracts import Artifact, Batch
+from curate.kernels.wordnet import database
 from curate.text.phrases import normalised_all
 from curate.text.vocabulary.build import BuildVocabulary
 from curate.text.vocabulary.match import Match
-from curate.text.wordnet import database
 
 ENTRIES, TEXTS, POOL_TEXTS, LOOP_TEXTS = 500_000, 1_000_000, 200_000, 40
 

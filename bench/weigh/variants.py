@@ -42,7 +42,8 @@ def fasttext_library() -> None:
 
 def wordnet_cold() -> None:
     """Compile WordNet's table in every process, as the first process of a machine does."""
-    from curate.text.wordnet import database, synsets
+    from curate.kernels.wordnet import database
+    from curate.text.wordnet import synsets
 
     synsets.table = lambda: synsets.compiled(database.read)
 

@@ -6,6 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +61,10 @@ class Clustered:
     """Share of the target that is distributed evenly down the tree; the rest by the sizes of the clusters."""
     candidates: int = CANDIDATES
     """Random rows of which a cover takes the best."""
+    covered: float = 1.0
+    """Share of a cluster's quota that a cover takes; the rest by hash."""
+    farthest: float = 0.0
+    """Share of a cluster's rows, those farthest from its centroid, that a cover does not take."""
 
     def __call__(self, pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
         clusters, distance, parents, rows = self._tree(pool, seed)
@@ -72,13 +77,29 @@ class Clustered:
                 some = [(np.flatnonzero(clusters == number), quota) for number, quota in enumerate(quotas) if quota]
                 found.append(
                     np.concatenate(
-                        [covered(pool, keys, rows, int(quota), seed, self.candidates) for rows, quota in some]
+                        [self._cover(pool, keys, rows, int(quota), seed, distance, rank) for rows, quota in some]
                     )
                 )
             else:
                 order = distance if self.inside == "closest" else None
                 found.append(np.flatnonzero(copies_of(clusters, quotas, rank, order)))
         return found
+
+    def _cover(
+        self,
+        pool: Pool,
+        keys: NDArray[np.uint64],
+        rows: Indices,
+        quota: int,
+        seed: int,
+        distance: NDArray[np.float32],
+        rank: NDArray[Any],
+    ) -> Indices:
+        last = int(self.farthest * len(rows))
+        near = np.sort(rows[np.argsort(distance[rows], kind="stable")[: len(rows) - last]])
+        first = covered(pool, keys, near, min(len(near), round(self.covered * quota)), seed, self.candidates)
+        rest = np.setdiff1d(near if len(near) >= quota else rows, first)
+        return np.append(first, rest[np.argsort(rank[rest])[: quota - len(first)]])
 
     def fitted(self, pool: Pool, seed: int) -> Fitted:
         """The pool's tree, which all methods share."""
@@ -119,7 +140,7 @@ def covered(
         for part, share in parts(keys[rows], quota, seed)
         if share
     ]
-    return np.concatenate(pieces)
+    return np.concatenate([np.empty(0, np.int64), *pieces])
 
 
 def parts_cover(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
@@ -187,6 +208,9 @@ METHODS: dict[str, Method] = {
     "flat, cover, by size": Clustered(flat=True, inside="cover", even=0.0),
     "flat, cover of 3, half by size": Clustered(flat=True, inside="cover", even=0.5, candidates=3),
     "flat, cover of 2, half by size": Clustered(flat=True, inside="cover", even=0.5, candidates=2),
+    "flat, half cover, half by size": Clustered(flat=True, inside="cover", even=0.5, covered=0.5),
+    "flat, cover without the farthest 1 %, half by size": Clustered(flat=True, inside="cover", even=0.5, farthest=0.01),
+    "flat, cover without the farthest 5 %, half by size": Clustered(flat=True, inside="cover", even=0.5, farthest=0.05),
     "parts, cover": parts_cover,
     "whole, cover": whole_cover,
     "whole, cover of 64 neighbours": graph_cover(64),

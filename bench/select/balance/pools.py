@@ -5,7 +5,9 @@ Each seed draws a pool: which class is rare, which rows are held out, and the po
 
 from __future__ import annotations
 
+import hashlib
 import io
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
@@ -22,6 +25,12 @@ from bench.ablations.cifar_student import teacher
 from bench.ablations.folders import HOME
 from bench.ablations.judge import teacher_summaries
 from bench.kit.features import bench_points, shared
+from curate.api.encoders import COPY_DISTANCE
+from curate.codec.images import decode
+from curate.core.contracts import Sample
+from curate.duplicates.near.hamming import band_edges, components
+from curate.kernels.perceptual import HASH_BYTES, perceptual_hash
+from curate.kernels.wordnet.hypernyms import taxonomy
 from tests.conftest import ROOT
 
 ROWS = 4000
@@ -103,10 +112,32 @@ def features(images: list[bytes], encoder: str, name: str) -> Floats:
     return unit(teacher_summaries(teacher() if encoder == "taught" else encoder, images, name).astype(np.float32))
 
 
-@lru_cache(maxsize=3)
+PHOTO_ENCODER = "lite1"
+"""Its pools lose near copies first, as the product's do; the older ones are kept as they were."""
+
+
+def distinct(images: list[bytes], encoder: str, name: str) -> Indices:
+    """Rows of the images that `duplicates.drop` keeps, but for the order of preference; all for other encoders."""
+    if encoder != PHOTO_ENCODER:
+        return np.arange(len(images))
+    place = home() / "distinct" / f"{name}-{len(images)}.npy"
+    if not place.exists():
+        found = [perceptual_hash(Sample(data, decode).image()) for data in images]
+        prints = [
+            hashlib.sha256(data).digest() if flat else one for data, (one, flat) in zip(images, found, strict=True)
+        ]
+        hashes = np.frombuffer(b"".join(prints), np.uint8).reshape(-1, HASH_BYTES)
+        edges = [edge for band in range(COPY_DISTANCE + 1) for edge in band_edges(hashes, band, COPY_DISTANCE)]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        np.save(place, np.sort(np.unique(components(len(images), edges), return_index=True)[1]))
+    return np.load(place)
+
+
+@lru_cache(maxsize=4)
 def _cifar(encoder: str) -> tuple[Floats, Images]:
     _, others = parts()
-    return features(others.images, encoder, "cifar-others"), others
+    rows = distinct(others.images, encoder, "cifar-others")
+    return features(others.images, encoder, "cifar-others")[rows], others.take(rows)
 
 
 def cifar(encoder: str, tail: bool) -> Callable[[int], Pool]:
@@ -129,7 +160,8 @@ def _clip_arts(encoder: str) -> tuple[Floats, Indices]:
     unique = {path.read_bytes(): path for path in sorted(CLIP_ARTS.rglob("*.png"))}
     kept = {data: path for data, path in unique.items() if _readable(data)}
     names = np.array([path.relative_to(CLIP_ARTS).parts[0] for path in kept.values()])
-    return features(list(kept), encoder, "clip-arts"), np.unique(names, return_inverse=True)[1]
+    rows = distinct(list(kept), encoder, "clip-arts")
+    return features(list(kept), encoder, "clip-arts")[rows], np.unique(names, return_inverse=True)[1][rows]
 
 
 def _readable(data: bytes) -> bool:
@@ -157,14 +189,18 @@ PHOTOS, CROPS = 200, 64
 @lru_cache(maxsize=3)
 def _crops(encoder: str) -> tuple[Floats, Indices]:
     """Crops of photos (PHOTOS * CROPS, d), each photo a class."""
-    path = shared() / "data" / "imagenet-sample-1000.parquet"
-    photos = pq.read_table(path, columns=["image"]).column("image").to_pylist()
+    photos = _photos().column("image").to_pylist()
     chosen = np.random.default_rng(0).choice(len(photos), PHOTOS, replace=False)
     found: list[bytes] = []
     for number in chosen:
         value = photos[number]
         found += crops(value["bytes"] if isinstance(value, dict) else value, int(number))
-    return features(found, encoder, "imagenet-crops"), np.repeat(np.arange(PHOTOS), CROPS)
+    rows = distinct(found, encoder, "imagenet-crops")
+    return features(found, encoder, "imagenet-crops")[rows], np.repeat(np.arange(PHOTOS), CROPS)[rows]
+
+
+def _photos() -> pa.Table:
+    return pq.read_table(shared() / "data" / "imagenet-sample-1000.parquet", columns=["image", "wnid"])
 
 
 def crops(data: bytes, seed: int) -> list[bytes]:
@@ -191,8 +227,34 @@ def photos(encoder: str) -> Callable[[int], Pool]:
         vectors, labels = _crops(encoder)
         rng = np.random.default_rng(seed)
         sizes = np.rint(CROPS * np.arange(1, PHOTOS + 1) ** -0.5).astype(int)[rng.permutation(PHOTOS)]
-        rows = np.concatenate([label * CROPS + rng.permutation(CROPS)[:size] for label, size in enumerate(sizes)])
+        rows = np.concatenate(
+            [rng.permutation(np.flatnonzero(labels == label))[:size] for label, size in enumerate(sizes)]
+        )
         return held_out(vectors[rows], labels[rows], rng)
+
+    return draw
+
+
+KIND = range(10, 61)
+"""Photos of a kind: the deepest hypernym of a photo's class that has as many."""
+
+
+def kinds(encoder: str) -> Callable[[int], Pool]:
+    """One photo of each of ImageNet's classes, as they are; those of no kind belong to no class."""
+
+    def draw(seed: int) -> Pool:
+        table, known = _photos(), taxonomy()
+        names = [known.by_offset[wnid[1:]] for wnid in table.column("wnid").to_pylist()]
+        of = [known.kinds(name) for name in names]
+        counts = Counter(kind for some in of for kind in some)
+        chosen = [
+            max((k for k in some if counts[k] in KIND), key=lambda k: len(known.path(k)), default="") for some in of
+        ]
+        sizes = Counter(chosen)
+        codes = {kind: code for code, kind in enumerate(sorted(k for k in sizes if k and sizes[k] in KIND))}
+        labels = np.array([codes.get(kind, -1) for kind in chosen])
+        vectors = features(table.column("image").to_pylist(), encoder, "imagenet-photos")
+        return held_out(vectors, labels, np.random.default_rng(seed))
 
     return draw
 
@@ -211,6 +273,11 @@ POOLS: dict[str, Callable[[int], Pool | None]] = {
     },
     **{f"OpenClipart, {encoder}": clip_arts(encoder) for encoder in ("tiny", "descriptor")},
     **{f"ImageNet crops, {encoder}": photos(encoder) for encoder in ("tiny", "descriptor")},
+    f"CIFAR-10, {PHOTO_ENCODER}": cifar(PHOTO_ENCODER, False),
+    f"CIFAR-10, 100 : 1, {PHOTO_ENCODER}": cifar(PHOTO_ENCODER, True),
+    f"ImageNet crops, {PHOTO_ENCODER}": photos(PHOTO_ENCODER),
+    f"ImageNet kinds, {PHOTO_ENCODER}": kinds(PHOTO_ENCODER),
+    f"OpenClipart, {PHOTO_ENCODER}": clip_arts(PHOTO_ENCODER),
 }
 
 

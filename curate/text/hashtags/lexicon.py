@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.kernels.wordnet import database
+from curate.kernels.wordnet.senses import SUFFIXES
 from curate.text.phrases import normalised_all
 from curate.text.stopwords import STOP_WORDS
-from curate.text.wordnet import database, synsets
-from curate.text.wordnet.senses import SUFFIXES
+from curate.text.wordnet import synsets
 
 Kind = Literal["noun", "action"]
 _PART = {"noun": "n", "action": "v"}

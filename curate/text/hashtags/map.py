@@ -14,13 +14,13 @@ from pydantic import Field, field_validator
 from curate.core.contracts import Artifact, Location, Reduce, Runtime, Table
 from curate.core.errors import InputError
 from curate.core.hashing import digest_bytes
+from curate.kernels.wordnet import database
 from curate.text.columns import plain_texts
 from curate.text.hashtags.edits import read_bytes, read_edits, to_tsv
 from curate.text.hashtags.rules import UNMAPPED, Row, Settings, map_tags
 from curate.text.hashtags.segment import folded, split_at_case
 from curate.text.hashtags.tags import without_tags
 from curate.text.vocabulary.terms import SCHEMA, SHORT, TEXTS, UNIGRAM, count_terms, merge_terms
-from curate.text.wordnet import database
 from curate.text.wordnet.concepts import NOUNS, VERBS, VISUAL_NOUNS, VISUAL_VERBS, known_files
 
 KIND = "hashtag_map"

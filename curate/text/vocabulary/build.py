@@ -17,10 +17,10 @@ from curate.core.contracts import Artifact, Location, Reduce, Runtime, Table
 from curate.core.errors import CurateError, InputError
 from curate.core.hashing import digest_bytes
 from curate.core.items import texts_of
+from curate.kernels.wordnet import database
 from curate.text.phrases import normalised_all
 from curate.text.stopwords import STOP_WORDS
 from curate.text.vocabulary.terms import TermCounts, count_terms, merge_terms
-from curate.text.wordnet import database
 
 LONGEST_WORDS = 20
 """Words of an entry at most."""

@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from curate.core.contracts import Artifact, Batch, Map
 from curate.core.items import places_of, texts_of
-from curate.text.wordnet import database
+from curate.kernels.wordnet import database
 
 if TYPE_CHECKING:
     from curate.text.wordnet.synsets import Synsets

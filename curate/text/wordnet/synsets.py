@@ -44,10 +44,10 @@ from curate.core.errors import StorageError
 from curate.core.hashing import digest, digest_bytes
 from curate.core.store.cache import cache_folder, locked
 from curate.core.store.storage import Storage
+from curate.kernels.wordnet import database
+from curate.kernels.wordnet.senses import Sense, Senses, other_counts, senses
 from curate.text.phrases import Phrases, normalised, normalised_all
 from curate.text.stopwords import STOP_WORDS
-from curate.text.wordnet import database
-from curate.text.wordnet.senses import Sense, Senses, other_counts, senses
 
 INFLECTED = 5
 """Rule 1: least ratio of the other lemma's uses to one plus the form's own uses. `glasses` stays spectacles (4 : 22)
@@ -65,7 +65,7 @@ plant) and `nice` (0 : 23, a city) adjectives."""
 
 _PART = {"": 0, "n": 1, "v": 2}
 _ARTICLES = ("a", "an", "the")
-_SOURCES = ("synsets.py", "senses.py", "../phrases.py", "../stopwords.py")
+_SOURCES = ("synsets.py", "../../kernels/wordnet/senses.py", "../phrases.py", "../stopwords.py")
 _CODE = digest_bytes((Path(__file__).parent / name).read_bytes() for name in _SOURCES)
 """Read on import, so that a table is never stored under the digest of newer code."""
 TABLES = 4

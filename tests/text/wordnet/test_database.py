@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from curate.core.errors import InputError
-from curate.text.wordnet import database
+from curate.kernels.wordnet import database
 from tests.text.wordnet.wordnets import tiny, write_wordnet  # noqa: F401  (a fixture)
 
 needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not here: no packages to build")

@@ -12,10 +12,11 @@ import pytest
 
 from bench.kit.texts import alt_texts
 from curate.core.store.cache import cache_folder
+from curate.kernels.wordnet import database
+from curate.kernels.wordnet.senses import SUFFIXES, Sense, senses
 from curate.text.phrases import normalised
-from curate.text.wordnet import database, synsets
+from curate.text.wordnet import synsets
 from curate.text.wordnet.concepts import VISUAL_NOUNS, VISUAL_VERBS
-from curate.text.wordnet.senses import SUFFIXES, Sense, senses
 from curate.text.wordnet.synsets import Rules, Synsets, as_thing, compiled, most_often, table
 from tests.text.wordnet.wordnets import for_nltk, real, tiny  # noqa: F401  (fixtures)
 

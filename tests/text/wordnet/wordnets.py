@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from curate.core.errors import InputError
-from curate.text.wordnet import database
-from curate.text.wordnet.senses import PARTS
+from curate.kernels.wordnet import database
+from curate.kernels.wordnet.senses import PARTS
 
 LICENCE = "  1 This software and database is being provided to you, the LICENSEE, by  \n  2 Princeton University.  \n"
 

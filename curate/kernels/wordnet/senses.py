@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from curate.text.wordnet.database import LEXNAMES
+from curate.kernels.wordnet.database import LEXNAMES
 
 PARTS = {"n": "noun", "v": "verb"}
 """Parts of speech of concepts and actions, and their files."""
@@ -110,18 +110,14 @@ class _Synset(NamedTuple):
     lexname: int
     instance: bool
     verbs: tuple[bytes, ...]
+    hypernyms: tuple[bytes, ...]
+    """Offsets, those of an instance too."""
 
 
 def senses(part: str, read: Callable[[str], bytes]) -> Senses:
     """All senses of a part of speech ("n", "v"); `read` returns a file by name."""
-    synsets = dict(_synsets(read(f"data.{PARTS[part]}")))
+    synsets, offsets, names = _named(part, read)
     counts = _counts(read("cntlist.rev"), _SENSE_TYPE[part])
-    offsets = dict(_index(read(f"index.{PARTS[part]}")))
-    place = {(lemma, offset): n + 1 for lemma, listed in offsets.items() for n, offset in enumerate(listed)}
-    names = {}
-    for offset, synset in synsets.items():
-        first = synset.words[0].lower()
-        names[offset] = f"{first.decode()}.{part}.{place[first, offset]:02d}"
     of = {}
     for lemma, listed in offsets.items():
         of[lemma.decode()] = tuple(_sense(lemma, names, offset, synsets[offset], counts) for offset in listed)
@@ -130,6 +126,27 @@ def senses(part: str, read: Callable[[str], bytes]) -> Senses:
         form, *lemmas = line.split()
         irregular[form] = lemmas
     return Senses(part, of, irregular)
+
+
+def hypernyms(read: Callable[[str], bytes]) -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
+    """(name of each noun synset by its offset, names of its direct hypernyms by its name)."""
+    synsets, _, names = _named("n", read)
+    above = {names[offset]: tuple(names[other] for other in synset.hypernyms) for offset, synset in synsets.items()}
+    return {offset.decode(): name for offset, name in names.items()}, above
+
+
+def _named(
+    part: str, read: Callable[[str], bytes]
+) -> tuple[dict[bytes, _Synset], dict[bytes, list[bytes]], dict[bytes, str]]:
+    """(synsets by offset, offsets of each lemma, nltk's name by offset)."""
+    synsets = dict(_synsets(read(f"data.{PARTS[part]}")))
+    offsets = dict(_index(read(f"index.{PARTS[part]}")))
+    place = {(lemma, offset): n + 1 for lemma, listed in offsets.items() for n, offset in enumerate(listed)}
+    names = {}
+    for offset, synset in synsets.items():
+        first = synset.words[0].lower()
+        names[offset] = f"{first.decode()}.{part}.{place[first, offset]:02d}"
+    return synsets, offsets, names
 
 
 def other_counts(read: Callable[[str], bytes]) -> dict[str, int]:
@@ -168,7 +185,9 @@ def _synsets(data: bytes) -> list[tuple[bytes, _Synset]]:
         verbs = dict.fromkeys(
             pointers[at + 1] for at, sign in enumerate(pointers) if sign == b"+" and pointers[at + 2] == b"v"
         )
-        found.append((fields[0], _Synset(fields[4:stop:2], lex_ids, int(fields[1]), b"@i" in pointers, tuple(verbs))))
+        above = tuple(pointers[at + 1] for at, sign in enumerate(pointers) if sign in (b"@", b"@i"))
+        words, instance = fields[4:stop:2], b"@i" in pointers
+        found.append((fields[0], _Synset(words, lex_ids, int(fields[1]), instance, tuple(verbs), above)))
     return found
 
 

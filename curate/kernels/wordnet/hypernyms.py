@@ -1,0 +1,54 @@
+"""Hypernyms of WordNet's nouns: the kinds that a thing belongs to, up to entity.n.01."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+from curate.kernels.wordnet import database
+from curate.kernels.wordnet.senses import hypernyms
+
+
+class Taxonomy:
+    """Names are nltk's (`lemon.n.01`). An unknown name has no hypernyms."""
+
+    def __init__(self, by_offset: dict[str, str], above: dict[str, tuple[str, ...]]) -> None:
+        self.by_offset = by_offset
+        """Offset in data.noun, the digits of ImageNet's WordNet id -> name."""
+        self._above = above
+
+    def kinds(self, name: str) -> list[str]:
+        """The synset and all of its hypernyms, the nearest first."""
+        found = dict.fromkeys([name])
+        for one in (queue := [name]):
+            new = [other for other in self._above.get(one, ()) if other not in found]
+            found.update(dict.fromkeys(new))
+            queue += new
+        return list(found)
+
+    def path(self, name: str) -> list[str]:
+        """From the root to the synset, each by its first hypernym."""
+        found = [name]
+        while (above := self._above.get(found[-1])) and above[0] not in found:
+            found.append(above[0])
+        return found[::-1]
+
+    def at_depth(self, name: str, depth: int) -> str:
+        """The hypernym that many steps below the root, or the synset itself if it is not that deep."""
+        path = self.path(name)
+        return path[min(depth, len(path) - 1)]
+
+    def below(self, kinds: Collection[str], names: Iterable[str]) -> set[str]:
+        """Those of `names` that are one of `kinds`, or a hyponym of one."""
+        return {name for name in names if not set(kinds).isdisjoint(self.kinds(name))}
+
+
+def taxonomy() -> Taxonomy:
+    """Of the WordNet that is installed, read once. Raises InputError, with the remedy."""
+    return _read(database.identity())
+
+
+@lru_cache(maxsize=1)
+def _read(identity: str) -> Taxonomy:
+    with database.well_formed():
+        return Taxonomy(*hypernyms(database.read))
