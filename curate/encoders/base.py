@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 _MAX_ASPECT = 32
+CLIP_SCALE = 100.0
+"""The scale at which CLIP and most of its successors end."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,18 @@ class Features:
     shapes; None if the model has none, or if they were not requested."""
     registers: NDArray[np.float32] | None = None
     """(B, R, D): register tokens, if the model has them and patches were requested."""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """A linear classifier of an encoder's vectors: logits are weight @ vector + bias."""
+
+    wnids: list[str]
+    """WordNet id of each class, such as n07749582, of WordNet 3.0."""
+    weight_CD: NDArray[np.float32]
+    bias_C: NDArray[np.float32]
+    unit: bool
+    """Whether vectors are scaled to length 1 first."""
 
 
 class Encoder(ABC):
@@ -74,6 +88,28 @@ class Encoder(ABC):
     def encode_text(self, texts: list[str]) -> NDArray[np.float32]:
         """Texts -> (B, D), comparable by cosine with `summary`. Raises CurateError without a text tower."""
         raise CurateError(no_texts(self.spec))
+
+    def classes(self) -> Classes:
+        """The classifier that it was trained with, or else ImageNet's classes by its text tower, as CLIP is used
+        without training (Radford et al. 2021, section 3.1). Raises CurateError if it has neither."""
+        if not self.context:
+            raise CurateError(
+                f"encoder: {self.spec!r} has neither ImageNet's classes nor a text tower; use 'lite1', 'timm:…' or "
+                "'open_clip:…'"
+            )
+        from timm.data.imagenet_info import ImageNetInfo
+
+        known = ImageNetInfo()
+        names = [known.index_to_description(number).split(",")[0] for number in range(known.num_classes())]
+        texts_CD = self.encode_text([f"a photo of a {name}" for name in names])
+        texts_CD = texts_CD / np.linalg.norm(texts_CD, axis=1, keepdims=True)
+        scale = self.logit_scale()
+        return Classes(known.label_names(), scale * texts_CD, np.zeros(len(names), np.float32), unit=True)
+
+    def logit_scale(self) -> float:
+        """Factor of the cosines of images and texts in a softmax."""
+        learned = getattr(getattr(self, "model", None), "logit_scale", None)
+        return CLIP_SCALE if learned is None else float(learned.exp())
 
 
 def no_texts(spec: str) -> str:

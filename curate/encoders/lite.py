@@ -69,6 +69,9 @@ class Lite(TimmEncoder):
     def __init__(self, spec: Spec, identity: dict[str, Any], model: torch.nn.Module, device: str) -> None:
         super().__init__(spec, identity, fused(model).to(memory_format=torch.channels_last), device)
 
+    def with_classifier(self) -> Any:
+        return self.model
+
     def forward(self, pixels_BCHW: torch.Tensor, patches: bool) -> DeviceFeatures:
         return super().forward(pixels_BCHW.contiguous(memory_format=torch.channels_last), patches)
 

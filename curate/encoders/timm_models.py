@@ -13,12 +13,14 @@ import timm
 import torch
 from numpy.typing import NDArray
 from timm.data.config import resolve_data_config
+from timm.data.imagenet_info import ImageNetInfo, infer_imagenet_subset
 from timm.data.transforms_factory import create_transform
 from timm.models import load_state_dict
 
-from curate.encoders.base import within_aspect
+from curate.core.errors import InputError
+from curate.encoders.base import Classes, within_aspect
 from curate.encoders.spec import Spec
-from curate.encoders.torch_encoder import DeviceFeatures, TorchEncoder, grid_of, one_line, seeded
+from curate.encoders.torch_encoder import DeviceFeatures, TorchEncoder, array, grid_of, one_line, seeded
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,20 +33,23 @@ def load(spec: Spec, identity: dict[str, Any], device: str) -> TimmEncoder:
         return TimmEncoder(spec, identity, create(spec), device)
 
 
-def create(spec: Spec) -> torch.nn.Module:
-    """The network without its classifier. A local checkpoint must match exactly, except for the classifier."""
+def create(spec: Spec, classes: int | None = 0) -> torch.nn.Module:
+    """The network, without a classifier, or with its own (`classes` None). A local checkpoint must match
+    exactly, except for a classifier that is left out."""
     arguments = {key: value for key, value in spec.options.items() if key not in (*_PREPROCESSING_OPTIONS, "random")}
-    arguments.setdefault("num_classes", 0)
+    if classes is not None:
+        arguments.setdefault("num_classes", classes)
     if spec.name.startswith("vit_") and "dinov3" in spec.name:
         arguments.setdefault("global_pool", "token")  # timm averages tokens; DINOv3's summary is the class token
     if spec.path is None or not spec.name:
         name = spec.name or f"local-dir:{spec.path}"
         return timm.create_model(name, pretrained=spec.seed is None, **arguments)
-    classifiers = timm.get_pretrained_cfg_value(spec.name, "classifier") or ()
+    classifiers = (timm.get_pretrained_cfg_value(spec.name, "classifier") or ()) if classes == 0 else ()
     dropped = tuple(f"{name}." for name in ([classifiers] if isinstance(classifiers, str) else classifiers))
     state = {key: value for key, value in load_state_dict(spec.path).items() if not key.startswith(dropped or ("\0",))}
     # With the model's num_classes in the overlay, timm's check is strict; otherwise it ignores missing keys.
-    overlay = {"state_dict": state, "num_classes": arguments["num_classes"], "label_offset": 0}
+    overlay = {"state_dict": state, "label_offset": 0}
+    overlay |= {key: arguments[key] for key in ("num_classes",) if key in arguments}
     return timm.create_model(spec.name, pretrained=True, pretrained_cfg_overlay=overlay, **arguments)
 
 
@@ -61,6 +66,7 @@ class TimmEncoder(TorchEncoder):
         config = resolve_data_config(options, model=model)
         self._transform = create_transform(**config, is_training=False, normalize=False)
         self._prefix_tokens = getattr(model, "num_prefix_tokens", 0)
+        self._named = spec
         preprocessing = {**config, "size": list(config["input_size"][1:])}
         del preprocessing["input_size"]
         super().__init__(spec, identity, model, preprocessing, device)
@@ -81,12 +87,28 @@ class TimmEncoder(TorchEncoder):
         channels_last = getattr(self.model, "output_fmt", "NCHW") == "NHWC"
         return DeviceFeatures(summary, features if channels_last else features.permute(0, 2, 3, 1))
 
+    def classes(self) -> Classes:
+        with one_line(self._named, "load the classifier of"):
+            return linear(self.with_classifier(), self.spec)
+
+    def with_classifier(self) -> Any:
+        return create(self._named, classes=None)
+
     def _registers_of(self, summary: torch.Tensor, features_BNC: torch.Tensor) -> torch.Tensor | None:
         """Register tokens, which come before the patches and after the class token, if any."""
         count = register_count(self.model)
         if not count or summary.shape[1] != features_BNC.shape[2]:
             return None
         return features_BNC[:, self._prefix_tokens - count : self._prefix_tokens]
+
+
+def linear(model: Any, spec: str) -> Classes:
+    """The classifier of a network of ImageNet's classes. Raises InputError if it is of other classes, or not linear."""
+    head, subset = model.get_classifier(), infer_imagenet_subset(model.pretrained_cfg)
+    if subset is None or not isinstance(head, torch.nn.Linear):
+        raise InputError(f"encoder: {spec!r} has no linear classifier of ImageNet's classes; use 'lite1'")
+    weight, bias = array(head.weight.detach()), array(head.bias.detach())
+    return Classes(ImageNetInfo(subset).label_names(), weight, bias, unit=False)
 
 
 def register_count(model: torch.nn.Module) -> int:

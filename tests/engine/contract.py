@@ -46,6 +46,7 @@ ELSEWHERE: dict[str, tuple[str, dict[str, Any]]] = {
     "caption.ask": ("tests/caption/test_run.py", ASKED),
     "caption.repair": ("tests/caption/test_repair_run.py", ASKED | {"prompt": "caption_short"}),
     "duplicates.videos": ("tests/video/test_video_run.py", {}),
+    "image.concepts": ("tests/image/test_concepts.py", {}),
     "video.clips": ("tests/video/test_video_run.py", {"namespace": "clips"}),
     "video.divide": ("tests/video/test_video_run.py", {}),
     "video.embed": ("tests/video/test_video_run.py", {}),
@@ -54,7 +55,8 @@ ELSEWHERE: dict[str, tuple[str, dict[str, Any]]] = {
     "video.look": ("tests/video/test_video_run.py", {}),
     "video.windows": ("tests/video/test_video_run.py", {"namespace": "windows"}),
 }
-"""Op that needs a server or videos -> the file with its part of this suite, and parameters for its golden."""
+"""Op that needs a server, videos or the real WordNet -> the file with its part of this suite, and parameters for its
+golden."""
 
 
 class Alive(Reduce):

@@ -117,7 +117,7 @@ PHOTO_ENCODER = "lite1"
 
 
 def distinct(images: list[bytes], encoder: str, name: str) -> Indices:
-    """Rows of the images that `duplicates.drop` keeps, but for the order of preference; all for other encoders."""
+    """Rows of the images that `duplicates.drop` keeps, in another order of preference; all rows for other encoders."""
     if encoder != PHOTO_ENCODER:
         return np.arange(len(images))
     place = home() / "distinct" / f"{name}-{len(images)}.npy"

@@ -19,6 +19,7 @@ OPS = {
     "acquire.list": "curate.acquire.lists.list:AcquireList",
     "image.inspect": "curate.image.inspect:Inspect",
     "image.appearance": "curate.image.appearance:Appearance",
+    "image.concepts": "curate.image.concepts:ImageConcepts",
     "image.filter": "curate.image.filter:ImageFilter",
     "image.frames": "curate.image.frames:Frames",
     "derive.roll_up": "curate.derive.roll_up:RollUp",

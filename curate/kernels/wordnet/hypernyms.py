@@ -44,7 +44,7 @@ class Taxonomy:
 
 
 def taxonomy() -> Taxonomy:
-    """Of the WordNet that is installed, read once. Raises InputError, with the remedy."""
+    """That of the installed WordNet, read once. Raises InputError, with the remedy."""
     return _read(database.identity())
 
 

@@ -1,0 +1,155 @@
+import io
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import timm
+from PIL import Image
+from safetensors.torch import save_file
+
+from curate import encoders
+from curate.core.contracts import Batch
+from curate.core.errors import CurateError
+from curate.core.vectors import to_binary
+from curate.image.concepts import ImageConcepts
+from curate.kernels.entries import entries_of
+from tests.encoders.models import blob_image
+from tests.text.wordnet.wordnets import real, tiny  # noqa: F401  (fixtures)
+
+PHOTOS = Path(__file__).parents[3] / "shared/data/imagenet-sample-1000.parquet"
+pytestmark = pytest.mark.usefixtures("real")
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    return encoders.load("lite0", device="cpu")
+
+
+def embedded(encoder, images, made_by=None):
+    """The images' vectors, as `image.embed` writes them."""
+    vectors = encoder.encode([encoder.prepare(image) for image in images], patches=False).summary
+    column, norms = to_binary(vectors)
+    about = {"encoder": made_by or encoder.spec, "weights": encoder.identity()["weights"]}
+    field = pa.field("embedding", column.type, metadata=about)
+    schema = pa.schema([field, pa.field("embedding_norm", pa.float32())])
+    return pa.Table.from_arrays([column, pa.array(norms)], schema=schema)
+
+
+@lru_cache
+def stage_of(**parameters):
+    stage = ImageConcepts(encoder="lite0", **parameters)
+    stage.setup({})
+    return stage
+
+
+def named(table, **parameters):
+    stage = stage_of(**parameters)
+    batch = Batch(table)
+    made = pa.table(stage.process(batch), schema=stage.schema())
+    return made, batch
+
+
+@pytest.fixture(scope="module")
+def photos(encoder):
+    """Twenty photos, of which the names are known, and their vectors."""
+    if not PHOTOS.is_file():
+        pytest.skip(f"{PHOTOS} is missing")
+    rows = pq.read_table(PHOTOS).slice(0, 1000).take(list(range(0, 1000, 50))).to_pylist()
+    images = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in rows]
+    return [row["name"] for row in rows], embedded(encoder, images)
+
+
+def test_photos_are_named(photos):
+    names, table = photos
+    made, batch = named(table)
+    found = made.column("concept").to_pylist()
+    right = [
+        bool(one) and one.split(".")[0] == name.lower().replace(" ", "_")
+        for name, one in zip(names, found, strict=True)
+    ]
+    assert np.mean(right) > 0.5
+    wrong = [bool(one) and not ok for ok, one in zip(right, found, strict=True)]
+    assert np.mean(wrong) < 0.2
+    assert batch.counters["sure"] + batch.counters["unsure"] == len(names)
+    assert batch.counters["unsure"] == made.column("concept").null_count
+
+
+def test_columns_agree_and_are_read_as_entries(photos):
+    made, _ = named(photos[1], share=0.05, most=4)
+    for row in made.to_pylist():
+        [concepts], [shares] = row["concepts"], row["concept_shares"]
+        assert len(concepts) == len(set(concepts)) == len(shares) <= 4
+        assert sorted(shares, reverse=True) == shares and all(share >= 0.05 for share in shares)
+        assert row["concept"] == next(iter(concepts), None)
+        assert not shares or row["concept_share"] == shares[0]
+    found = entries_of(made, ["concepts"])
+    assert len(found) == made.num_rows
+    assert len(found.entry) == sum(len(row[0]) for row in made.column("concepts").to_pylist())
+
+
+def test_hypernyms_have_the_sum_of_their_classes(photos):
+    made, _ = named(photos[1], depth=7, share=0.01, most=100)
+    fine, _ = named(photos[1], share=1e-9, most=100)
+    assert all(np.array(made.column("concept_share")) >= np.array(fine.column("concept_share")) - 1e-6)
+    assert "chordate.n.01" in made.column("concept").to_pylist()
+    everything, _ = named(photos[1], depth=1, most=100, share=1e-9)
+    assert np.allclose([sum(row[0]) for row in everything.column("concept_shares").to_pylist()], 1, atol=1e-4)
+
+
+def test_a_row_does_not_depend_on_the_others(photos):
+    whole, _ = named(photos[1])
+    alone = [named(photos[1].slice(row, 1))[0] for row in range(5)]
+    assert pa.concat_tables(alone).to_pylist() == whole.slice(0, 5).to_pylist()
+
+
+def test_drawn_shapes_are_unsure(encoder):
+    made, batch = named(embedded(encoder, [blob_image(seed=seed) for seed in range(6)]))
+    assert batch.counters["unsure"] >= 3
+    assert made.column("concept_share").null_count == 0
+
+
+def test_rows_without_a_vector_are_unusable(photos):
+    empty = (
+        photos[1]
+        .slice(0, 2)
+        .set_column(
+            0, photos[1].schema.field(0), pa.array([None, photos[1].column(0)[1].as_py()], photos[1].column(0).type)
+        )
+    )
+    _, batch = named(empty)
+    assert batch.unfit == {0: "no_embedding"}
+    assert batch.counters["sure"] + batch.counters["unsure"] == 1
+
+
+def test_vectors_of_another_encoder_are_one_line(encoder):
+    with pytest.raises(CurateError, match=r"'embedding' has encoder tiny, but its `encoder` has encoder lite0; name"):
+        named(embedded(encoder, [blob_image()], made_by="tiny"))
+
+
+@pytest.mark.parametrize("spec", ["descriptor"])
+def test_an_encoder_without_classes_is_one_line(spec):
+    with pytest.raises(CurateError, match="has neither ImageNet's classes nor a text tower"):
+        ImageConcepts(encoder=spec).setup({})
+
+
+def test_texts_of_an_encoder_name_classes():
+    found = encoders.load("tiny").classes()
+    assert found.unit and found.weight_CD.shape == (1000, 192) and found.wnids[0] == "n01440764"
+
+
+def test_timms_own_classifier(tmp_path):
+    model = timm.create_model("resnet10t", num_classes=1000)
+    save_file(model.state_dict(), tmp_path / "r.safetensors")
+    found = encoders.load(f"timm:resnet10t@{tmp_path}/r.safetensors", device="cpu").classes()
+    assert not found.unit
+    assert np.array_equal(found.weight_CD, model.get_classifier().weight.detach().numpy())
+    with pytest.raises(CurateError, match="has no linear classifier of ImageNet's classes"):
+        encoders.load("timm:resnet10t?random=1&num_classes=0", device="cpu").classes()
+
+
+def test_another_wordnet_is_one_line(tiny):  # noqa: F811
+    with pytest.raises(CurateError, match=r"download WordNet 3.0 and set CURATE_WORDNET"):
+        ImageConcepts(encoder="lite0").setup({})

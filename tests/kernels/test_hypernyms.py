@@ -1,0 +1,44 @@
+import pytest
+
+from curate.kernels.wordnet.hypernyms import Taxonomy, taxonomy
+from tests.text.wordnet.wordnets import real  # noqa: F401  (a fixture)
+
+ABOVE = {
+    "dog": ("canine", "pet"),
+    "canine": ("animal",),
+    "pet": ("animal",),
+    "animal": ("entity",),
+    "entity": (),
+    "ring": ("chain",),
+    "chain": ("ring",),
+}
+KNOWN = Taxonomy({}, ABOVE)
+
+
+def test_kinds_come_nearest_first_and_once():
+    assert KNOWN.kinds("dog") == ["dog", "canine", "pet", "animal", "entity"]
+    assert KNOWN.kinds("unknown") == ["unknown"]
+    assert set(KNOWN.kinds("ring")) == {"ring", "chain"}
+
+
+def test_paths_follow_the_first_hypernym_and_end():
+    assert KNOWN.path("dog") == ["entity", "animal", "canine", "dog"]
+    assert KNOWN.path("ring") == ["chain", "ring"]
+
+
+@pytest.mark.parametrize(("depth", "name"), [(0, "entity"), (2, "canine"), (3, "dog"), (9, "dog")])
+def test_depth_counts_from_the_root(depth, name):
+    assert KNOWN.at_depth("dog", depth) == name
+
+
+def test_below():
+    assert KNOWN.below(["pet", "ring"], ABOVE) == {"pet", "dog", "ring", "chain"}
+
+
+@pytest.mark.usefixtures("real")
+def test_wordnets_own():
+    known = taxonomy()
+    lemon = known.by_offset["07749582"]
+    assert lemon == "lemon.n.01"
+    assert known.path(lemon)[-3:] == ["edible_fruit.n.01", "citrus.n.01", lemon]
+    assert known.below(["fruit.n.01"], [lemon, "lemon.n.03", "dog.n.01"]) == {lemon}
