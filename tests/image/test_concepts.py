@@ -16,6 +16,7 @@ from curate.core.errors import CurateError
 from curate.core.vectors import to_binary
 from curate.image.concepts import ImageConcepts
 from curate.kernels.entries import entries_of
+from curate.kernels.wordnet.hypernyms import taxonomy
 from tests.encoders.models import blob_image
 from tests.text.wordnet.wordnets import real, tiny  # noqa: F401  (fixtures)
 
@@ -54,25 +55,22 @@ def named(table, **parameters):
 
 @pytest.fixture(scope="module")
 def photos(encoder):
-    """Twenty photos, of which the names are known, and their vectors."""
+    """The synsets of twenty photos, and their vectors."""
     if not PHOTOS.is_file():
         pytest.skip(f"{PHOTOS} is missing")
     rows = pq.read_table(PHOTOS).slice(0, 1000).take(list(range(0, 1000, 50))).to_pylist()
     images = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in rows]
-    return [row["name"] for row in rows], embedded(encoder, images)
+    return [taxonomy().by_offset[row["wnid"][1:]] for row in rows], embedded(encoder, images)
 
 
 def test_photos_are_named(photos):
     names, table = photos
     made, batch = named(table)
     found = made.column("concept").to_pylist()
-    right = [
-        bool(one) and one.split(".")[0] == name.lower().replace(" ", "_")
-        for name, one in zip(names, found, strict=True)
-    ]
-    assert np.mean(right) > 0.5
-    wrong = [bool(one) and not ok for ok, one in zip(right, found, strict=True)]
-    assert np.mean(wrong) < 0.2
+    kinds = [taxonomy().kinds(name) for name in names]
+    right = [one in of for one, of in zip(found, kinds, strict=True) if one is not None]
+    assert len(right) >= 16 and np.mean(right) > 0.8
+    assert sum(one == name for one, name in zip(found, names, strict=True)) >= 10
     assert batch.counters["sure"] + batch.counters["unsure"] == len(names)
     assert batch.counters["unsure"] == made.column("concept").null_count
 
@@ -90,13 +88,27 @@ def test_columns_agree_and_are_read_as_entries(photos):
     assert len(found.entry) == sum(len(row[0]) for row in made.column("concepts").to_pylist())
 
 
-def test_hypernyms_have_the_sum_of_their_classes(photos):
-    made, _ = named(photos[1], depth=7, share=0.01, most=100)
-    fine, _ = named(photos[1], share=1e-9, most=100)
-    assert all(np.array(made.column("concept_share")) >= np.array(fine.column("concept_share")) - 1e-6)
-    assert "chordate.n.01" in made.column("concept").to_pylist()
-    everything, _ = named(photos[1], depth=1, most=100, share=1e-9)
-    assert np.allclose([sum(row[0]) for row in everything.column("concept_shares").to_pylist()], 1, atol=1e-4)
+def test_a_concept_has_the_sum_of_its_classes(photos):
+    """Nearly every class has a hypernym at depth 5, some have several."""
+    made, _ = named(photos[1], depth=5, most=100, share=1e-9)
+    sums = [sum(row[0]) for row in made.column("concept_shares").to_pylist()]
+    assert min(sums) > 0.9 and "organism.n.01" in {row[0][0] for row in made.column("concepts").to_pylist()}
+
+
+def test_no_concept_is_a_hypernym_of_another(photos):
+    made, _ = named(photos[1], share=0.02, most=100)
+    known = taxonomy()
+    for [concepts] in made.column("concepts").to_pylist():
+        assert all(not set(known.kinds(one)[1:]) & set(concepts) for one in concepts)
+
+
+def test_a_lower_share_names_more_specific_concepts(photos):
+    known = taxonomy()
+    depth = [
+        np.mean([len(known.path(one)) for one in named(photos[1], share=share)[0].column("concept").to_pylist() if one])
+        for share in (0.1, 0.4, 0.8)
+    ]
+    assert depth[0] > depth[1] > depth[2]
 
 
 def test_a_row_does_not_depend_on_the_others(photos):
@@ -106,7 +118,7 @@ def test_a_row_does_not_depend_on_the_others(photos):
 
 
 def test_drawn_shapes_are_unsure(encoder):
-    made, batch = named(embedded(encoder, [blob_image(seed=seed) for seed in range(6)]))
+    made, batch = named(embedded(encoder, [blob_image(seed=seed) for seed in range(6)]), share=0.8)
     assert batch.counters["unsure"] >= 3
     assert made.column("concept_share").null_count == 0
 

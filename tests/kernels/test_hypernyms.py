@@ -26,11 +26,6 @@ def test_paths_follow_the_first_hypernym_and_end():
     assert KNOWN.path("ring") == ["chain", "ring"]
 
 
-@pytest.mark.parametrize(("depth", "name"), [(0, "entity"), (2, "canine"), (3, "dog"), (9, "dog")])
-def test_depth_counts_from_the_root(depth, name):
-    assert KNOWN.at_depth("dog", depth) == name
-
-
 def test_below():
     assert KNOWN.below(["pet", "ring"], ABOVE) == {"pet", "dog", "ring", "chain"}
 

@@ -17,11 +17,15 @@ class Taxonomy:
         """Offset in data.noun, the digits of ImageNet's WordNet id -> name."""
         self._above = above
 
+    def above(self, name: str) -> tuple[str, ...]:
+        """Its direct hypernyms."""
+        return self._above.get(name, ())
+
     def kinds(self, name: str) -> list[str]:
         """The synset and all of its hypernyms, the nearest first."""
         found = dict.fromkeys([name])
         for one in (queue := [name]):
-            new = [other for other in self._above.get(one, ()) if other not in found]
+            new = [other for other in self.above(one) if other not in found]
             found.update(dict.fromkeys(new))
             queue += new
         return list(found)
@@ -29,14 +33,9 @@ class Taxonomy:
     def path(self, name: str) -> list[str]:
         """From the root to the synset, each by its first hypernym."""
         found = [name]
-        while (above := self._above.get(found[-1])) and above[0] not in found:
+        while (above := self.above(found[-1])) and above[0] not in found:
             found.append(above[0])
         return found[::-1]
-
-    def at_depth(self, name: str, depth: int) -> str:
-        """The hypernym that many steps below the root, or the synset itself if it is not that deep."""
-        path = self.path(name)
-        return path[min(depth, len(path) - 1)]
 
     def below(self, kinds: Collection[str], names: Iterable[str]) -> set[str]:
         """Those of `names` that are one of `kinds`, or a hyponym of one."""
