@@ -89,11 +89,11 @@ def search(
         raise InputError(f"--limit {limit}: expected 1 to {MOST_FOUND}")
     name, index = opened(run, stage)
     looked = _Looked(run, run.pool_of(name), columns, where)
-    own_key = None
+    own_key, vectors = None, looked.column_of(name, index.about["embedding"])
     if key:
-        own_key, vector = _vector_of_key(run, looked, index.about["embedding"], key, say)
+        own_key, vector = _vector_of_key(run, looked, vectors, key, say)
     else:
-        spec = encoder or _encoder_of(run, looked, index.about["embedding"])
+        spec = encoder or _encoder_of(run, looked, vectors)
         vector = _encoded(spec, index.about["encoder"], text, image or b"", included)
     if not np.isfinite(vector).all() or not vector.any():
         raise InputError("search: the query's vector has no direction; change the text or the image")
@@ -151,6 +151,13 @@ class _Looked:
             table = table.filter(pc.is_in(table.column("key"), value_set=pa.array(keys, pa.string())))
             table = table.filter(pa.array(~self.tombstones.mask(table)))
             found |= {row["key"]: row for row in table.to_pylist()}
+        return found
+
+    def column_of(self, stage: str, column: str) -> str:
+        """A column that a stage read, as STAGE.COLUMN: others over the same rows may have written one of its name."""
+        named = (f"{above}.{column}" for above in self.run.upstream(stage))
+        found = next((name for name in named if name in self.rows_of.places), column)
+        self.rows_of.field(found)
         return found
 
     def places(self, keys: Sequence[str]) -> list[int]:

@@ -128,7 +128,7 @@ def test_every_mistake_is_one_line(done: Run, asked: dict[str, Any], message: st
 def test_an_image_that_was_not_embedded_has_no_neighbours(done: Run) -> None:
     keys = done.workspace.table("one", "pool", ["key"]).table["key"].to_pylist()
     broken = next(key for key in keys if key not in vectors(done))
-    with pytest.raises(InputError, match="has no 'embedding' in pool"):
+    with pytest.raises(InputError, match=r"has no 'embed\.embedding' in pool"):
         done.search(key=broken, stage="index")
 
 
@@ -147,6 +147,25 @@ def test_vectors_without_texts_or_of_another_encoder_are_named(tmp_path: Path) -
     with pytest.raises(InputError, match="--encoder: encoder tiny, but the vectors are of descriptor"):
         found.search("a dog", encoder="tiny")
     assert len(found.search(key=found.search(image=_bytes(found, _key(found))).hits[0].key).hits) == 10
+
+
+def test_an_index_is_searched_by_the_encoder_and_the_vectors_it_was_built_from(tmp_path: Path) -> None:
+    """Others over the same rows may write a column of the same name."""
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=12, shard_rows=6))
+    for name, encoder in (("shapes", "descriptor"), ("words", "tiny")):
+        made.add(name, make_stage("image.embed", encoder=encoder), "pool")
+        made.add(f"of_{name}", make_stage("search.fit"), name)
+    place = Workspace(str(tmp_path / "workspace"))
+    run(made.check(), place.url, run_id="both")
+    done = place.run("both")
+    assert len(done.search("a dog", stage="of_words").hits) == 10
+    with pytest.raises(InputError, match="'descriptor' has no text tower"):
+        done.search("a dog", stage="of_shapes")
+    key = _key(done)
+    for stage in ("of_words", "of_shapes"):
+        assert key not in {hit.key for hit in done.search(key=key, stage=stage).hits}
+        first = done.search(image=_bytes(done, key), stage=stage, limit=1).hits[0]
+        assert (first.key, first.score) == (key, pytest.approx(1, abs=1e-3))
 
 
 def _key(done: Run) -> str:
