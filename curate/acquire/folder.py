@@ -237,6 +237,10 @@ class AcquireFolder(Source):
         folder = self._folder_of(portion)
         return f"{folder.root.url.rstrip('/').removesuffix(folder.prefix.rstrip('/')).rstrip('/')}/"
 
+    def origin(self, source_id: str) -> str:
+        folder = next(one for one in reversed(self._folders()) if source_id.startswith(one.prefix))
+        return folder.root.url_of(source_id.removeprefix(folder.prefix))
+
     @property
     def _place(self) -> str:
         return f"{self.op}: path"

@@ -54,9 +54,9 @@ def packed_of(run: RunRecord, rows: SlicePage) -> dict[str, int]:
         shards = {line["shard"]: [one["key"] for one in lines if one["shard"] == line["shard"]] for line in lines}
         lines = [line for shard, own in shards.items() for line in children_of(run, shard, *own).table.to_pylist()]
     packed = dict[str, int]()
-    for name, output in run.outputs.items() if keys else ():
-        if output["base"].startswith("datasets/") and run.storage.exists(f"{output['base']}/index.parquet"):
-            index = read_index(run.storage, output["base"], ["key"], filters=pc.field("key").isin(list(keys)))
+    for name, base in run.datasets().items() if keys else ():
+        if run.storage.exists(f"{base}/index.parquet"):
+            index = read_index(run.storage, base, ["key"], filters=pc.field("key").isin(list(keys)))
             packed[name] = pc.count_distinct(index["key"]).as_py()
     return {name: count for name, count in packed.items() if count}
 

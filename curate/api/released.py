@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from curate.api.tables import plain_vectors
 from curate.core.errors import InputError
 from curate.core.items import per_item
-from curate.core.nouns.manifest import Manifest, read_index
+from curate.core.nouns.manifest import read_index
 from curate.core.nouns.selections import read_selection, selection_places
+from curate.core.nouns.takedowns import origins
 from curate.core.nouns.tombstones import COLUMNS, FIELDS, Tombstones
 from curate.core.store.storage import Storage
 from curate.engine.record.live import LiveRows
@@ -289,15 +290,11 @@ def _made(storage: Storage, dataset: DatasetInfo) -> tuple[RunRecord, str]:
     """(the newest run that has the dataset, or the one that this one is a version of, and its stage there). Raises
     InputError if the records of all such runs are gone."""
     runs = [RunRecord.load(storage, name) for name in reversed(list_runs(storage))]
-    base = dataset.base
-    while base:
+    for base in (dataset.base, *origins(storage).get(dataset.base, ())):
         for run in runs:
             for stage, output in run.outputs.items():
                 if output["base"] == base:
                     return run, stage
-        manifest = Manifest.load(storage, base)  # a takedown makes a version without a run
-        before = manifest.extra.get("predecessor") if manifest else None
-        base = f"datasets/{dataset.name}/{before}" if before else ""
     raise InputError(f"{dataset.base}: the record of the run that made it is gone; run the recipe again")
 
 

@@ -61,13 +61,12 @@ class Run:
     def products(self) -> list[tuple[str, str]]:
         """("dataset", its URL) and ("report", the URL of its page) of what the run has made."""
         record, found = self.record, list[tuple[str, str]]()
-        reports = record.reports()
+        reports, datasets = record.reports(), record.datasets()
         for name, output in record.outputs.items():
-            url = self.workspace.url_of(output["base"])
-            if output["base"].startswith("datasets/"):
-                found.append(("dataset", url))
+            if name in datasets:
+                found.append(("dataset", self.workspace.url_of(datasets[name])))
             elif name in reports:
-                found.append(("report", f"{url}/index.html"))
+                found.append(("report", f"{self.workspace.url_of(output['base'])}/index.html"))
         return found
 
     def balance(self, of: str | None = None) -> list[dict[str, Any]]:

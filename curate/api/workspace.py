@@ -19,6 +19,7 @@ from curate.api.contents import Contents, contents
 from curate.api.run import Run
 from curate.api.tables import Histogram, Page, Reads, histogram
 from curate.core.errors import InputError, RecipeError
+from curate.core.nouns import takedowns as noun_takedowns
 from curate.core.nouns import tombstones as noun_tombstones
 from curate.core.recipe import catalog
 from curate.core.recipe.pipeline import Pipeline
@@ -259,6 +260,14 @@ class Workspace:
     def datasets(self) -> list[DatasetInfo]:
         """Complete datasets, oldest first."""
         return usage.datasets(self._storage)
+
+    def replaced_datasets(self) -> dict[str, str]:
+        """Folder of a dataset that an erasure has removed -> that of the version that replaces it."""
+        return noun_takedowns.standing(self._storage)
+
+    def dataset_origins(self) -> dict[str, list[str]]:
+        """Version that a takedown has made -> folders of the datasets that it was made of, some of them removed."""
+        return noun_takedowns.origins(self._storage)
 
     def dataset(self, base: str) -> DatasetInfo | None:
         """A complete dataset by its folder, without its runs and pins; None if there is none."""

@@ -48,13 +48,14 @@ def du(workspace: WorkspaceUrl = "") -> None:
 @data.command()
 def datasets(workspace: WorkspaceUrl = "") -> None:
     """List the complete datasets of a workspace, oldest first."""
-    table = Table("name", "fingerprint", "runs", header_style="bold")
+    table = Table("name", "fingerprint", "runs", "without samples of", header_style="bold")
     for name in ("rows", "tars", "bytes"):
         table.add_column(name, justify="right")
     table.add_column("pinned")
     for found in opened(workspace).datasets():
         counts = [f"{count:,}" for count in (found.rows, found.tars, found.bytes)]
-        table.add_row(found.name, found.fingerprint, ", ".join(found.runs), *counts, ", ".join(found.pins))
+        before = found.predecessor.rpartition("/")[2][:12]
+        table.add_row(found.name, found.fingerprint, ", ".join(found.runs), before, *counts, ", ".join(found.pins))
     out.print(table)
 
 

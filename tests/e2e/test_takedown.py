@@ -211,6 +211,7 @@ def test_erase_removes_the_bytes_everywhere(once: Path, work: Path) -> None:
     assert (once / "images" / pool["rows"][0]["source_id"]).exists()
     assert curate("pin", "v1", "first", "whole", "-w", workspace).code == 0
     receipt = take(work, once, pool["rows"][0]["sha256"], "--erase")
+    assert receipt["left"]["source_files"] == [str(once / "images" / pool["rows"][0]["source_id"])]
     assert receipt["left"]["pins"] == ["v1"] and curate("unpin", "v1", "-w", workspace).code == 0
     for name in ("whole", "small"):
         assert not has(workspace, taken[name]["bytes"])

@@ -143,5 +143,9 @@ class Source(Stage):
         files stay in place, each at its sample's `source_id`; None if bytes are copied."""
         return None
 
+    def origin(self, source_id: str) -> str | None:
+        """URL of the file that a sample was copied from, if it is alone in it."""
+        return None
+
     def read(self, portion: Portion) -> Iterator[Incoming]:
         raise NotImplementedError

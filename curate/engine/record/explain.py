@@ -13,10 +13,11 @@ import pyarrow.compute as pc
 
 from curate.core.errors import InputError
 from curate.core.hashing import make_key
-from curate.core.nouns.facts import STATUS
+from curate.core.nouns.facts import STATUS, UNUSABLE
 from curate.core.nouns.manifest import Manifest, read_lines
 from curate.core.nouns.masks import ABSENT, ALIVE
 from curate.core.nouns.pools import Shard, read_pool, read_shards, shards_of
+from curate.core.nouns.takedowns import ERASED, erased_rows
 from curate.core.rows import mask_files, read_fates
 from curate.engine.record.runs import RunRecord
 from curate.engine.steps import maker_of
@@ -169,6 +170,9 @@ def story(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Story:
         found["reason"] = found["reject"]
     about = found | fetch_of(run, pool, shard, found["key"]) | {"shard": shard.id, "row": row}
     rejects, items = _rejects(run, shard, row, pool)
+    if row in erased_rows(run.storage).get(shard.id, ()):
+        about |= {"status": STATUS[UNUSABLE], "reason": ERASED}
+        rejects[pool] = ERASED
     if found["reject"]:
         rejects[pool] = found["reject"]
     parent = story(run, found["parent"], say) if found.get("parent") else None

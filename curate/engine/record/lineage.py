@@ -10,6 +10,7 @@ from typing import Any
 
 from curate.core.errors import CurateError, InputError
 from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.takedowns import origins
 from curate.core.recipe import registry
 from curate.core.store.storage import Storage
 from curate.engine.record.runs import RunRecord
@@ -22,7 +23,7 @@ NOUNS = {
     "pools": "pool", "facts": "facts", "masks": "mask", "artifacts": "artifact", "selections": "selection",
     "datasets": "dataset",
 }  # fmt: skip
-REPORT = "report"
+REPORT, TAKEDOWN = "report", "takedown"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class LineageNode:
     id: str
     """Its folder; `FOLDER#STAGE` if several stages share it, as the filters of a pass share a mask."""
     stage: str
-    """Or pin:NAME, for an artifact that another run built."""
+    """Or pin:NAME, for an artifact that another run built; or takedown."""
     op: str
     noun: str
     """pool, facts, mask, artifact, selection, dataset or report."""
@@ -63,12 +64,16 @@ class ArtifactInfo:
 
 def lineage(storage: Storage, output: str, hops: int = 2, runs: Iterable[str] = ()) -> Lineage:
     """The neighbourhood of an output (a folder, or the id of a node), `hops` stages up and down. `runs`: those that
-    probably have it; otherwise the newest runs are searched. Raises InputError if none of them has it."""
+    probably have it; otherwise the newest runs are searched. A version that a takedown made is below the dataset that
+    it was made of. Raises InputError if no run has it."""
     base = output.partition("#")[0].rstrip("/")
-    run = _run_with(storage, base, runs)
+    made = [base, *origins(storage).get(base, ())]
+    run = _run_with(storage, set(made), runs)
     if run is None:
         raise InputError(f"{base}: not the output of a run of {storage.url}; check the folder")
     ids, above = _graph(run)
+    if base not in _bases(run):
+        ids[TAKEDOWN], above[TAKEDOWN] = base, [name for old in made for name, id_ in ids.items() if id_ == old][:1]
     chosen = {name for name, id_ in ids.items() if output in (id_, id_.partition("#")[0])}
     chosen |= set() if chosen else {name for name, id_ in ids.items() if id_.partition("#")[0] == base}
     near = _walk(chosen, above, hops) | _walk(chosen, _turned(above), hops)
@@ -76,13 +81,13 @@ def lineage(storage: Storage, output: str, hops: int = 2, runs: Iterable[str] = 
     return Lineage(run.run_id, tuple(_nodes(run, ids, above, near)), more)
 
 
-def _run_with(storage: Storage, base: str, runs: Iterable[str]) -> RunRecord | None:
+def _run_with(storage: Storage, bases: set[str], runs: Iterable[str]) -> RunRecord | None:
     hints = list(dict.fromkeys(runs))
     for record in _ended(storage, hints, also_open=True):
-        if base in _bases(record):
+        if bases & _bases(record):
             return record
     newest = [name for name in reversed(run_names(storage)) if name not in hints][:MOST_RUNS]
-    return next((record for record in _ended(storage, newest) if base in _bases(record)), None)
+    return next((record for record in _ended(storage, newest) if bases & _bases(record)), None)
 
 
 def _bases(run: RunRecord) -> set[str]:
@@ -147,14 +152,16 @@ def _walk(start: set[str], edges: dict[str, list[str]], hops: int) -> set[str]:
 
 def _nodes(run: RunRecord, ids: dict[str, str], above: dict[str, list[str]], near: set[str]) -> Iterator[LineageNode]:
     stages, ledger, reports = run.record["stages"], run.ledger(), run.reports()
-    order = [*(name for name in ids if name not in stages), *(name for name in stages if name in ids)]
+    order = sorted(ids, key=lambda name: (name == TAKEDOWN, name in stages))  # after pins, as in the recipe
     for name in (name for name in order if name in near):
         noun = REPORT if name in reports else NOUNS.get(ids[name].partition("/")[0], "artifact")
-        op = stages[name]["op"] if name in stages else ids[name].split("/")[1]
+        op = stages[name]["op"] if name in stages else name if name == TAKEDOWN else ids[name].split("/")[1]
         rows: Any = None
         if name in ledger:
             entry = ledger[name]
             rows = entry.copies if noun == "dataset" and entry.copies is not None else entry.after
+        elif name == TAKEDOWN:
+            rows = made.rows if (made := Manifest.load(run.storage, ids[name])) else None
         yield LineageNode(ids[name], name, op, noun, rows, tuple(ids[up] for up in above.get(name, ()) if up in near))
 
 

@@ -16,6 +16,7 @@ from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, reading
 from curate.core.nouns.masks import ALIVE, NO_ITEMS, NO_REASON, Reasons
 from curate.core.nouns.pools import POOL_SCHEMA, Shard, read_pool, read_shards
+from curate.core.nouns.takedowns import ERASED, erased_rows
 from curate.core.recipe import registry
 from curate.core.rows import IMAGE_COLUMNS, POOL_COLUMNS, ColumnsRef, KnownShards, Rows, mask_files, numbers, read_fates
 from curate.engine.record.runs import RunRecord
@@ -61,8 +62,10 @@ class LiveRows:
         parents: Rows | None = LiveRows(run, above[0]).rows if above else None
         held = KnownShards(plan=True)
         self.rows: Rows = Rows(self.storage, tuple(refs), order=self.order, parents=parents, known=held)
-        self._masks = [(base, Manifest.load(self.storage, base)) for base in reversed(run.masks())]
-        """The last ones first: they know of the most stages."""
+        masks = ((base, Manifest.load(self.storage, base)) for base in reversed(run.masks()))
+        self._masks = [(base, manifest.extra["points"]) for base, manifest in masks if manifest is not None]
+        """The last ones first: they know of the most stages. An erasure removes those that counted its rows."""
+        self._erased = erased_rows(self.storage)
 
     def _fields(self, name: str) -> list[pa.Field]:
         """Columns of a Map, from the first of its tables that can be read."""
@@ -152,10 +155,9 @@ class LiveRows:
         chosen = [self.order[name] for name in self.path if self.bases[name].startswith("selections/")]
         passed = np.full(shard.rows, max(chosen, default=0))  # the stages of the path before this one
         open_ = alive.copy()
-        for base, manifest in self._masks:
+        for base, points in self._masks:
             file = mask_files(self.storage.url, base).get(shard.id)
-            points = manifest.extra["points"] if manifest is not None and file is not None else []
-            for point, fate in read_fates(self.storage, file or "", points, self.order).items() if points else ():
+            for point, fate in read_fates(self.storage, file, points, self.order).items() if file else ():
                 alive &= ~np.isin(fate.stage, before)
                 here = fate.stage == last
                 why[here] = fate.reason[here]
@@ -180,6 +182,8 @@ class LiveRows:
                 why[~reached] = None
         if self.stage == self.pool:
             why = rejects.to_numpy(zero_copy_only=False).astype(object)
+        erased = self._erased.get(shard.id, [])
+        alive[erased], why[erased] = False, ERASED
         return alive, why
 
     def _rejected(

@@ -10,6 +10,7 @@ from typing import Any, Self
 from curate.core.errors import InputError
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
+from curate.core.nouns.takedowns import standing
 from curate.core.spend import RunSpend
 from curate.core.store import lease
 from curate.core.store.storage import Storage
@@ -92,6 +93,13 @@ class RunRecord:
             found = {e["stage"]: e for e in self.events if e["event"] == "stage"}
         order = {name: place for place, name in enumerate(self.record["stages"])}
         return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))
+
+    def datasets(self) -> dict[str, str]:
+        """Stage -> folder of the dataset that it made, or of the version by which an erasure has replaced it."""
+        made = {name: str(output["base"]) for name, output in self.outputs.items()}
+        made = {name: base for name, base in made.items() if base.startswith("datasets/")}
+        versions = standing(self.storage) if made else {}
+        return {name: versions.get(base, base) for name, base in made.items()}
 
     def builds(self) -> list[dict[str, Any]]:
         """Outputs that it began but did not complete; the same command resumes them."""

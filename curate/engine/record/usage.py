@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.takedowns import origins
 from curate.core.store.storage import TEMPORARY, UPLOAD, Storage
 from curate.engine.record.gc import TOPS, highest, unreachable
 from curate.engine.record.pins import pins
@@ -41,10 +42,12 @@ class DatasetInfo:
     tars: int
     bytes: int
     runs: tuple[str, ...] = ()
-    """Runs that built or found it, oldest first."""
+    """Runs that built or found it, or the one of which a takedown made it, oldest first."""
     pins: tuple[str, ...] = ()
     committed: float = 0.0
     """Seconds since the epoch."""
+    predecessor: str = ""
+    """Folder of the dataset of which a takedown made it; an erasure has removed that."""
 
 
 def usage(storage: Storage) -> list[Usage]:
@@ -131,6 +134,8 @@ def datasets(storage: Storage) -> list[DatasetInfo]:
     for name in list_runs(storage):
         for output in RunRecord.load(storage, name).outputs.values():
             runs.setdefault(output["base"], []).append(name)
+    for new, made in origins(storage).items():
+        runs.setdefault(new, list(dict.fromkeys(name for old in reversed(made) for name in runs.get(old, ()))))
     pinned: dict[str, list[str]] = {}
     for pin in pins(storage).values():
         pinned.setdefault(pin.base, []).append(pin.name)
@@ -149,4 +154,6 @@ def dataset(storage: Storage, base: str) -> DatasetInfo | None:
         return None
     sizes = (manifest.rows, manifest.extra.get("tars", 0), manifest.bytes)
     committed = float(manifest.extra.get("committed", 0.0))
-    return DatasetInfo(base.split("/")[1], manifest.fingerprint, base, *sizes, committed=committed)
+    before = manifest.extra.get("predecessor")
+    above = f"{base.rpartition('/')[0]}/{before}" if before else ""
+    return DatasetInfo(base.split("/")[1], manifest.fingerprint, base, *sizes, committed=committed, predecessor=above)

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from curate.core.hashing import key_words
 from curate.core.nouns import facts
 from curate.core.nouns.pools import Shard, in_place, is_virtual
+from curate.core.nouns.takedowns import ERASED
 from curate.core.store.storage import Storage
 from curate.engine.takedown.bytes import Mark, has
 
@@ -23,7 +24,6 @@ _TEXTS = ("caption", "url", "meta")
 """Columns of a pool about a sample, apart from its identity."""
 _VECTORS = "/rows/"
 """In the names of the files of an artifact that have a vector for each sample."""
-ERASED = "erased"
 
 
 def files_of(storage: Storage, found: dict[str, Any]) -> list[str]:

@@ -17,20 +17,24 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from curate.codec.members import member_columns, read_members
-from curate.core.contracts import OF_VIDEOS
-from curate.core.errors import InputError, Reject, some
+from curate.codec.readers import FileReader
+from curate.core.contracts import OF_VIDEOS, Source
+from curate.core.errors import CurateError, InputError, Reject, some
 from curate.core.nouns import facts
 from curate.core.nouns.manifest import Manifest, read_index, reading
 from curate.core.nouns.pools import EDGES, EXTRACTED, Shard, in_folder, in_place, is_virtual, read_pool, read_shards
 from curate.core.nouns.selections import read_selected, selection_places
+from curate.core.nouns.takedowns import FOLDER
 from curate.core.nouns.tombstones import COLUMNS, FIELDS, Tombstones, kind_of
+from curate.core.recipe import registry
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.record.affected import keys_of, pools_of, with_keys
+from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.takedown.bytes import Mark, mark_of
 from curate.engine.units.common import fetched
 from curate.engine.units.keys import places_of
 
-FOLDER, _MEMBERS = "takedowns", "facts/duplicates.members/"
+_MEMBERS = "facts/duplicates.members/"
 _AT_ONCE = 500
 """Keys of one question to a training run."""
 _ROW = ["key", "source_id", "sha256", "url", "offset", "size", "parent", "root"]
@@ -355,12 +359,46 @@ def _near_in_pools(storage: Storage, tables: Sequence[dict[str, Any]]) -> Iterat
                     yield {"key": key, _SET: keeper, "facts": folder}
 
 
-def left_in_place(found: dict[str, Any]) -> list[str]:
-    """Source files outside the workspace, which are the user's."""
-    left = []
+def source_files(storage: Storage, found: dict[str, Any]) -> list[str]:
+    """Files outside the workspace, which are the user's, that may still have the samples."""
+    sources, left = _sources(storage) if found["pools"] else {}, set[str]()
     for pool in found["pools"]:
         shard = Shard(**pool["shard"])
-        if in_place(shard) and not is_virtual(shard):
-            names = [f"{shard.tar}{row['source_id'] if in_folder(shard) else ''}" for row in pool["rows"]]
-            left += names if in_folder(shard) else [f"{shard.tar} (bytes {r['offset']} on)" for r in pool["rows"]]
-    return sorted(set(left))
+        if in_folder(shard):
+            left |= {f"{shard.tar}{row['source_id']}" for row in pool["rows"]}
+        elif in_place(shard):
+            left |= {f"{shard.tar} (bytes {row['offset']} on)" for row in pool["rows"]}
+        else:
+            known = [source for base in pool["pools"] for source in sources.get(base, ())]
+            files = ((source.origin(row["source_id"]), row["sha256"]) for source in known for row in pool["rows"])
+            left |= {file for file, sha256 in files if file and _may_have(file, sha256)}
+    return sorted(left)
+
+
+def _sources(storage: Storage) -> dict[str, list[Source]]:
+    """Pool -> the sources that made it, by the recipes of all runs."""
+    found: dict[str, list[Source]] = {}
+    for run in (RunRecord.load(storage, name) for name in list_runs(storage)):
+        for stage, output in run.outputs.items():
+            written = ((run.record.get("recipe") or {}).get("stages") or {}).get(stage)
+            if not written or not output["base"].startswith("pools/"):
+                continue
+            try:
+                cls = registry.resolve(written["op"])
+                source = cls(**{name: value for name, value in written.items() if name in cls.model_fields})
+            except CurateError:  # the op has changed since
+                continue
+            known = found.setdefault(output["base"], [])
+            if isinstance(source, Source) and source not in known:
+                known.append(source)
+    return found
+
+
+def _may_have(file: str, sha256: str | None) -> bool:
+    """Whether a file has these bytes, or cannot be read now."""
+    folder, _, name = file.rpartition("/")
+    try:
+        place = open_storage(folder)
+        return FileReader(place, name).sha256() == sha256 if place.exists(name) else not place.exists("")
+    except (CurateError, Reject, OSError):
+        return True

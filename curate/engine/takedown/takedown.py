@@ -1,9 +1,4 @@
-"""A takedown: found first and written down, then applied, then receipted.
-
-takedowns/000001/plan.json       where the samples were; a takedown with a plan and no receipt was killed, and the
-                                 same command resumes it
-takedowns/000001/receipt.json    what was done, what is left, and a digest of the receipt itself
-"""
+"""A takedown: found first and written down (see `core.nouns.takedowns`), then applied, then receipted."""
 
 from __future__ import annotations
 
@@ -19,13 +14,14 @@ from curate.core.errors import AlreadyExistsError, CorruptError, InputError
 from curate.core.hashing import digest
 from curate.core.nouns import tombstones
 from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.takedowns import FOLDER
 from curate.core.store.storage import Storage, open_storage, open_workspace
 from curate.engine.record.pins import pins
 from curate.engine.record.runs import RunRecord, list_runs
 from curate.engine.takedown import erase as erasing
 from curate.engine.takedown.bytes import Mark, digest_of, scan
 from curate.engine.takedown.datasets import without
-from curate.engine.takedown.find import FOLDER, entries_of, find, left_in_place, tars_of
+from curate.engine.takedown.find import entries_of, find, source_files, tars_of
 
 _RETRY = "verify an earlier receipt, or restore its source and take it down again"
 
@@ -177,7 +173,7 @@ def _receipt(storage: Storage, base: str, plan: dict[str, Any], versions: dict[s
         "asked": plan["asked"], "erased": erase, "found": found, "datasets": versions,
         "unchanged_tars": linked, "before": plan["before"], "after": after,
         "left": {
-            "source_files": left_in_place(found),
+            "source_files": source_files(storage, found),
             "weights": [run for run in found["runs"] if run["seen"]],
             "releases": [release["release"] for release in found["releases"] if release["files"]],
             "parents": sorted(parents - {None, *found["keys"]}),

@@ -55,6 +55,8 @@ class DatasetShape(Shape):
     run: str
     tags: list[str]
     pins: list[str]
+    predecessor: str = ""
+    """Folder of the dataset of which a takedown made it."""
 
 
 class LineageNode(Shape):
@@ -95,7 +97,7 @@ def list_datasets(
     cursor: Annotated[str | None, after(float, str)] = None,
     limit: Limit = 50,
 ) -> Page[DatasetShape]:
-    """Newest first. `pins` is empty here; see the dataset itself."""
+    """Newest first. `pins` and `predecessor` are empty here; see the dataset itself."""
     with service.database.read() as session:
         place = workspace_row(session, who, workspace, Role.VIEWER)
         wanted = select(IndexedDataset).where(IndexedDataset.workspace_id == place.id)
@@ -128,8 +130,9 @@ def get_dataset(
         place = workspace_row(session, who, workspace, Role.VIEWER)
         row = dataset_row(session, place, base)
         tags = tags_of(session, place.id, {base})
-    pins = [pin.name for pin in opened(place).pins.values() if pin.base == base]
-    return _shape(place, row, tags.get(base, []), pins)
+    known = opened(place)
+    pins, there = [pin.name for pin in known.pins.values() if pin.base == base], known.dataset(base)
+    return _shape(place, row, tags.get(base, []), pins, there.predecessor if there else "")
 
 
 @router.get("/workspaces/{workspace}/datasets/{name}/{fingerprint}/contents", responses=FOUND)
@@ -227,10 +230,13 @@ def url_of(place: WorkspaceRow, base: str) -> str:
     return f"{place.url.rstrip('/')}/{base}"
 
 
-def _shape(place: WorkspaceRow, row: IndexedDataset, tags: list[str], pins: list[str] | None = None) -> DatasetShape:
+def _shape(
+    place: WorkspaceRow, row: IndexedDataset, tags: list[str], pins: list[str] | None = None, predecessor: str = ""
+) -> DatasetShape:
     names = ("name", "base", "fingerprint", "rows", "tars", "bytes", "committed")
     known = {name: getattr(row, name) for name in names}
     about = {"url": url_of(place, row.base), "run": row.run_id, "tags": tags, "pins": pins or []}
+    about |= {"predecessor": predecessor}
     return DatasetShape.model_validate(known | about)
 
 

@@ -74,10 +74,12 @@ def add_datasets(
     service: Service, workspace_id: int, workspace: Workspace, made: Iterable[tuple[str, RunSummary]],
     pinned: Mapping[str, str] = MappingProxyType({}),
 ) -> int:  # fmt: skip
-    """Index the datasets of (run, summary), and those of `pinned` (see `_pinned`), that are not indexed yet."""
-    users = {**pinned, **_builders(made)}
+    """Index the datasets of (run, summary), those of `pinned` (see `_pinned`), and the versions by takedowns of
+    these and of indexed ones, if they are not indexed yet."""
     with service.database.read() as session:
-        known = set(session.scalars(select(IndexedDataset.base).where(IndexedDataset.workspace_id == workspace_id)))
+        chosen = select(IndexedDataset.base, IndexedDataset.run_id).where(IndexedDataset.workspace_id == workspace_id)
+        known = dict(session.execute(chosen).tuples().all())
+    users = _with_versions(workspace, {**known, **pinned, **_builders(made)})
     new = list(_datasets(workspace_id, workspace, {base: run for base, run in users.items() if base not in known}))
     if new:
         with service.database.write() as session:
@@ -93,6 +95,15 @@ def _builders(made: Iterable[tuple[str, RunSummary]]) -> dict[str, str]:
         for base, *_ in summary.datasets:
             users.setdefault(base, run)
     return users
+
+
+def _with_versions(workspace: Workspace, users: Mapping[str, str]) -> dict[str, str]:
+    """Dataset -> run, with the versions that takedowns have made."""
+    made = {
+        new: next((users[old] for old in before if old in users), "")
+        for new, before in workspace.dataset_origins().items()
+    }
+    return {**made, **users}
 
 
 def _pinned(workspace: Workspace, submitted: Container[str]) -> dict[str, str]:
@@ -116,8 +127,8 @@ def _datasets(workspace_id: int, workspace: Workspace, users: Mapping[str, str])
 
 
 def discover(service: Service, row: WorkspaceRow, workspace: Workspace) -> Counts:
-    """Index what is new in a workspace, read again what was under way, and drop what is gone. Without news: one
-    listing."""
+    """Index what is new in a workspace, read again what was under way, and drop what is gone. Without news: two
+    listings."""
     names = set(workspace.run_names())  # first: a submission is in the database before its attempt is in the workspace
     with service.database.read() as session:
         submitted = set(session.scalars(select(Submission.id).where(Submission.workspace_id == row.id)))
@@ -248,7 +259,8 @@ def _rebuild(service: Service, row: WorkspaceRow, workspace: Workspace) -> Count
     with service.database.read() as session:
         known = set(session.scalars(select(Submission.id).where(Submission.workspace_id == row.id)))
     made = [(_attempted(one.id, known) or run, one) for run, one in _in_order(summaries)]
-    datasets = list(_datasets(row.id, workspace, _pinned(workspace, known) | _builders(made)))
+    users = _with_versions(workspace, _pinned(workspace, known) | _builders(made))
+    datasets = list(_datasets(row.id, workspace, users))
     by_name = {one.id: one for one in summaries}
     with service.database.write() as session:
         submitted = dict(_submitted(session, row.id, by_name))

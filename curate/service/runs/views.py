@@ -154,13 +154,15 @@ def get_run(service: Served, who: Who, id: RunId, workspace: InWorkspace = None)
 def _shape(service: Service, seen: Look) -> RunShape:
     one, known = seen.one, seen.known
     stages = _stages(one, known)
+    made = [base for base in known.outputs.values() if base.startswith("datasets/")] if known else []
+    replaced = one.workspace.replaced_datasets() if made and known and known.settled else {}
     about = _about(service, one) | {
         "position": seen.position,
         "changes": [change._mapping for change in seen.changes],
         "stage_list": stages,
         "stages": len(stages),
         "stages_done": sum(stage.state in ("done", "reused") for stage in stages),
-        "datasets": [base for base in known.outputs.values() if base.startswith("datasets/")] if known else [],
+        "datasets": [replaced.get(base, base) for base in made],
         "reports": [base for stage, base in known.outputs.items() if stage in known.reports] if known else [],
     }
     return RunShape.model_validate(about)

@@ -77,7 +77,7 @@ def test_without_news_a_discovery_reads_names_only(world: World) -> None:
 
     world.reconciler.discover()
 
-    assert world.workspace.calls == ["names"]
+    assert world.workspace.calls == ["names", "takedowns"]
 
 
 def test_a_run_under_way_is_read_until_it_has_ended(world: World) -> None:
@@ -124,6 +124,24 @@ def test_a_dataset_that_was_removed_disappears(world: World) -> None:
     world.reconciler.discover()
 
     assert datasets(world) == {}
+
+
+def test_what_a_takedown_made_of_a_dataset_has_its_run(world: World) -> None:
+    """Also if the service has never seen that dataset, which an erasure may have removed."""
+    made, seen = "datasets/cats/cd", "datasets/cats/ef"
+    started_by_hand(world, "by-hand", datasets=[(CATS, "cats", 5)])
+    world.workspace.datasets |= {made: dataset(made, 4)}
+    world.workspace.origins = {made: [CATS]}
+    world.reconciler.discover()
+    assert datasets(world) == {made: "by-hand"}
+
+    del world.workspace.datasets[made]
+    world.workspace.datasets |= {seen: dataset(seen, 3)}
+    world.workspace.origins |= {seen: [CATS, made]}
+    world.reconciler.discover()
+    assert datasets(world) == {seen: "by-hand"}
+    reindex(world.service, opened=lambda url: world.workspace)  # type: ignore[arg-type,return-value]
+    assert datasets(world) == {seen: "by-hand"}
 
 
 def test_attempts_of_a_lost_database_are_one_run(world: World) -> None:

@@ -62,6 +62,7 @@ class FakeWorkspace:
         self.error: Exception | None = None
         self.mounted = True
         self.calls: list[str] = []
+        self.origins: dict[str, list[str]] = {}
 
     def driver(self, attempt: str) -> Driver:
         return self.drivers.setdefault(attempt, Driver())
@@ -114,6 +115,10 @@ class FakeWorkspace:
         if name not in self.drivers:
             raise InputError(f"run {name}: not found")
         return summary(name, **self.drivers[name].summary)
+
+    def dataset_origins(self) -> dict[str, list[str]]:
+        self._call("takedowns")
+        return self.origins
 
     def dataset(self, base: str) -> Any:
         self._call("dataset")

@@ -89,7 +89,7 @@ class PackStep(GlobalStep):
     @staticmethod
     def explain(run: RunRecord, name: str, about: Explained) -> dict[str, Any] | None:
         """Where the members of a sample are."""
-        base = run.outputs[name]["base"]
+        base = run.datasets()[name]
         if not run.storage.exists(f"{base}/index.parquet"):
             return {"members": "dataset not complete"}
         table = read_index(run.storage, base, filters=pc.field("key") == about.key)
