@@ -223,8 +223,9 @@ def test_a_list_of_folders_keeps_the_source_ids_of_the_first(tmp_path: Path) -> 
 def test_a_folder_that_joins_a_list_leaves_the_portions_of_the_others(tmp_path: Path) -> None:
     write(tmp_path, {f"{name}/{n}.png": PNG for name in ("b", "a", "c") for n in range(3)})
     paths = [str(tmp_path / name) for name in ("b", "a", "c")]
-    before, after = (folder(tmp_path, path=paths[:count], shard_rows=2).plan() for count in (2, 3))
-    assert after[: len(before)] == before and len(after) == len(before) + 2
+    one, before, after = (folder(tmp_path, path=paths[:count], shard_rows=2).plan() for count in (1, 2, 3))
+    assert after[: len(before)] == before and len(after) == len(before) + 2 and before[: len(one)] == one
+    assert one[0].content != folder(tmp_path / "b", shard_rows=2).plan()[0].content  # its rows have no `source`
     assert str(tmp_path) not in json.dumps([portion.content for portion in after])
     shutil.move(tmp_path, tmp_path.with_name("moved folders"))
     moved = [str(tmp_path.with_name("moved folders") / name) for name in ("b", "a", "c")]
