@@ -8,8 +8,11 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from curate.core.contracts import Location
+from curate.core.errors import CurateError
 from curate.core.ledger import Entry
 from curate.core.nouns.selections import Lines, read_selected, selection_places
+from curate.core.recipe import registry
 from curate.engine.record.runs import RunRecord
 
 
@@ -48,12 +51,24 @@ def diff(first: RunRecord, second: RunRecord) -> list[StageDiff]:
         one, two = first.outputs.get(name, {}), second.outputs.get(name, {})
         item = StageDiff(name, False, before=ledgers[0].get(name), after=ledgers[1].get(name))
         _compare(item, one, two)
-        pa, pb = ({"op": s["op"]} | s["parameters"] for s in (a, b))
+        pa, pb = (_parameters(run, name) for run in (first, second))
         item.parameters = {k: (pa.get(k), pb.get(k)) for k in {*pa, *pb} if pa.get(k) != pb.get(k)}
         if not item.same and all(o.get("base", "").startswith("selections/") for o in (one, two)):
             item.keys = _keys(first, one["base"], two["base"])
         found.append(item)
     return found
+
+
+def _parameters(run: RunRecord, name: str) -> dict[str, Any]:
+    """Those that decide the result, and those that say where it reads from, which only the recipe has."""
+    about = run.record["stages"][name]
+    written = ((run.record.get("recipe") or {}).get("stages") or {}).get(name) or {}
+    try:
+        fields = registry.resolve(about["op"]).model_fields if written else {}
+    except CurateError:  # its package is not installed
+        fields = {}
+    places = {key for key, info in fields.items() if any(isinstance(item, Location) for item in info.metadata)}
+    return {"op": about["op"]} | {key: written[key] for key in places & written.keys()} | about["parameters"]
 
 
 def _compare(item: StageDiff, one: Mapping[str, Any], two: Mapping[str, Any]) -> None:

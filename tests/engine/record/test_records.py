@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+import yaml
 
 from curate.core.errors import BudgetError, CorruptError, InputError, PreflightError
 from curate.core.nouns import tombstones
+from curate.core.recipe.load import parse
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.record import events as told
@@ -22,6 +24,7 @@ from curate.engine.record.status import LaneRate, status_of
 from curate.engine.run import Result, run
 from curate.engine.state import Options
 from curate.engine.workers import dispatch
+from tests.e2e.image_files import write_good
 from tests.engine import toys
 
 
@@ -120,6 +123,19 @@ def test_two_runs_differ_where_they_differ(done: tuple[Storage, Result]) -> None
     assert found["even"].parameters == {"seed": (0, 1)}
     only_first, both, only_second = found["even"].keys or (0, 0, 0)
     assert only_first == only_second > 0 and only_first + both == done[1].ledger["even"].after
+
+
+def test_two_runs_differ_in_where_they_read(tmp_path: Path) -> None:
+    """Places do not decide the result, so that only the recipe has them."""
+    for name in ("may", "june"):
+        write_good(tmp_path / name, 2)
+        pool = {"op": "acquire.folder", "path": str(tmp_path / name), "namespace": "mine"}
+        embed = {"op": "image.embed", "from": "pool", "encoder": "descriptor"}
+        made = parse(yaml.safe_dump({"stages": {"pool": pool, "embed": embed}}))
+        run(made, str(tmp_path / "workspace"), run_id=name)
+    storage = open_storage(str(tmp_path / "workspace"))
+    found = diff(RunRecord.load(storage, "may"), RunRecord.load(storage, "june"))
+    assert [one.parameters for one in found] == [{"path": (str(tmp_path / "may"), str(tmp_path / "june"))}, {}]
 
 
 def test_datasets_with_tombstoned_rows_are_named(workspace: Path) -> None:
