@@ -231,7 +231,7 @@ def _line(record: dict[str, Any]) -> Text:
 
 @runs.command()
 def explain(
-    key: Annotated[str, typer.Argument(help="Key, start of a key, source id or name of a sample.")],
+    key: Annotated[str, typer.Argument(help="Key or its start, source id, URL or file name of a sample.")],
     workspace: WorkspaceUrl = "",
     run_id: Annotated[str | None, typer.Option("--run", help="Run id (default: the latest run).")] = None,
     server: ServerName = "",

@@ -37,19 +37,22 @@ Say = Callable[[str], None]
 
 def find(run: RunRecord, wanted: str, say: Say = lambda _: None) -> Hit:
     """(pool stage, shard, row, facts) of the sample with this key, key prefix or source id, from the pools' indexes;
-    otherwise of the sample with this name, found by scanning all tables, which `say` announces."""
+    otherwise of the sample with this name, or whose path or URL ends with it, with or without its extension, found by
+    scanning all tables, which `say` announces."""
     hits, count = indexed(run, wanted)
     wanted = as_source_id(wanted)
     if not hits:
         hits = [hit for name, base in _pools(run).items() for hit in _scanned(run, name, base, wanted, say)]
         count = len(hits)
-    exact = [hit for hit in hits if wanted in (hit[3]["key"], hit[3]["source_id"])]
+    exact = [hit for hit in hits if wanted in (hit[3]["key"], hit[3]["source_id"], hit[3]["name"], hit[3]["url"])]
     hits = exact or hits
     if not hits:
         raise InputError(f"{wanted!r}: no sample of run {run.run_id} has this key, key prefix, source id, name or URL")
     if len({hit[3]["key"] for hit in hits}) > 1:
         some = ", ".join(hit[3]["key"] for hit in hits[:3])
-        raise InputError(f"{wanted!r}: {count} samples of run {run.run_id} match ({some} …); give more of the key")
+        raise InputError(
+            f"{wanted!r}: {count} samples of run {run.run_id} match ({some} …); give more of its path, or a key"
+        )
     return next((hit for hit in hits if not hit[3]["status"]), hits[-1])  # later generations replace failed rows
 
 
@@ -83,15 +86,17 @@ def _rows(run: RunRecord, name: str, base: str, places: Sequence[tuple[int, int]
 
 
 def _scanned(run: RunRecord, name: str, base: str, wanted: str, say: Say) -> Iterator[Hit]:
-    """Samples with this name or source id, or with this key prefix, from a scan of all tables of a pool."""
+    """Samples with this name, a path or URL that ends so, or this key prefix, from a scan of all tables of a pool."""
     shards = read_shards(run.storage, base)
+    end = rf"(^|/){re.escape(wanted)}(\.[^./]+)?$"
     if len(shards) > QUICK:
         say(f"{wanted!r} is not a key or source id; searching {len(shards):,} shards of {name} for this name")
 
     def hits(shard: Shard) -> list[int]:
         table = read_pool(run.storage, shard.table, ["key", "source_id", "name", "url"])
-        hit = pc.or_(pc.equal(table["source_id"], wanted), pc.equal(table["name"], wanted))
-        hit = pc.or_(hit, pc.fill_null(pc.equal(table["url"], wanted), False))
+        hit = pc.fill_null(pc.equal(table["name"], wanted), False)
+        for name in ("source_id", "url"):
+            hit = pc.or_(hit, pc.fill_null(pc.match_substring_regex(table[name], end, ignore_case=True), False))
         if PREFIX.fullmatch(wanted):
             hit = pc.or_(hit, pc.starts_with(table["key"], wanted))
         return np.flatnonzero(hit.to_numpy(zero_copy_only=False)).tolist()

@@ -8,10 +8,13 @@ from typing import ClassVar
 
 import pytest
 import yaml
+from PIL import Image
 
+from curate.acquire.folder import AcquireFolder
 from curate.core.errors import BudgetError, CorruptError, InputError, PreflightError
 from curate.core.nouns import tombstones
 from curate.core.recipe.load import parse
+from curate.core.recipe.pipeline import Pipeline
 from curate.core.store import lease
 from curate.core.store.storage import Storage, open_storage
 from curate.engine.record import events as told
@@ -103,6 +106,29 @@ def test_a_key_may_be_cut_but_not_to_what_many_have(done: tuple[Storage, Result]
     assert explain(record, key) == explain(record, key[:12]) == explain(record, "000001")
     with pytest.raises(InputError, match=r"'zz': no sample of run first has this key, .*, name or URL"):
         explain(record, "zz")
+
+
+def test_a_sample_is_found_by_its_file_name_or_the_end_of_its_path(tmp_path: Path) -> None:
+    names = ("may/cat/IMG_1.png", "june/cat/IMG_1.png", "june/a (1).b.png", "IMG_2.png", "june/IMG_2.png")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (9, 9)).save(tmp_path / name)
+    source = AcquireFolder(path=str(tmp_path), namespace="mine")
+    run(Pipeline().add("pool", source), str(tmp_path / "workspace"), run_id="one")
+    record = RunRecord.load(open_storage(str(tmp_path / "workspace")), "one")
+    found = {
+        "cat/IMG_1.png": None, "img_1": None, "june/cat/img_1.png": names[1], "june/cat/IMG_1": names[1],
+        "a (1).b.png": names[2], "a (1).b": names[2], "IMG_2.png": names[3], "june/IMG_2": names[4],
+    }  # fmt: skip
+    for wanted, name in found.items():
+        if name is None:
+            with pytest.raises(InputError, match="2 samples of run one match .* give more of its path, or a key$"):
+                explain(record, wanted)
+        else:
+            assert explain(record, wanted)[0][2]["source_id"] == name
+    for wanted in ("MG_1.png", "cat", "a (1)", ".png", "nowhere/IMG_2.png"):
+        with pytest.raises(InputError, match="no sample of run one has this key, key prefix, source id, name or URL"):
+            explain(record, wanted)
 
 
 def test_a_shard_without_its_table_is_one_line(workspace: Path) -> None:
