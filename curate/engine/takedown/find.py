@@ -381,16 +381,16 @@ def _sources(storage: Storage) -> dict[str, list[Source]]:
     for run in (RunRecord.load(storage, name) for name in list_runs(storage)):
         for stage, output in run.outputs.items():
             written = ((run.record.get("recipe") or {}).get("stages") or {}).get(stage)
-            if not written or not output["base"].startswith("pools/"):
+            derived = run.record["stages"][stage].get("derives")
+            if not written or derived or not output["base"].startswith("pools/"):
                 continue
             try:
-                cls = registry.resolve(written["op"])
-                source = cls(**{name: value for name, value in written.items() if name in cls.model_fields})
+                cls: Any = registry.resolve(written["op"])
+                source: Source = cls(**{name: value for name, value in written.items() if name in cls.model_fields})
             except CurateError:  # the op has changed since
                 continue
             known = found.setdefault(output["base"], [])
-            if isinstance(source, Source) and source not in known:
-                known.append(source)
+            known += [] if source in known else [source]
     return found
 
 

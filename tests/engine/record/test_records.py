@@ -122,7 +122,7 @@ def test_a_sample_is_found_by_its_file_name_or_the_end_of_its_path(tmp_path: Pat
     }  # fmt: skip
     for wanted, name in found.items():
         if name is None:
-            with pytest.raises(InputError, match="2 samples of run one match .* give more of its path, or a key$"):
+            with pytest.raises(InputError, match=r"2 samples of run one match .* give more of its path, or a key$"):
                 explain(record, wanted)
         else:
             assert explain(record, wanted)[0][2]["source_id"] == name
