@@ -78,7 +78,7 @@ def add_datasets(
     these and of indexed ones, if they are not indexed yet."""
     with service.database.read() as session:
         chosen = select(IndexedDataset.base, IndexedDataset.run_id).where(IndexedDataset.workspace_id == workspace_id)
-        known = dict(session.execute(chosen).tuples().all())
+        known = dict(iter(session.execute(chosen)))
     users = _with_versions(workspace, {**known, **pinned, **_builders(made)})
     new = list(_datasets(workspace_id, workspace, {base: run for base, run in users.items() if base not in known}))
     if new:
