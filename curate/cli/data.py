@@ -48,7 +48,7 @@ def du(workspace: WorkspaceUrl = "") -> None:
 @data.command()
 def datasets(workspace: WorkspaceUrl = "") -> None:
     """List the complete datasets of a workspace, oldest first."""
-    table = Table("name", "fingerprint", "runs", "without samples of", header_style="bold")
+    table = Table("name", "fingerprint", "runs", "predecessor", header_style="bold")
     for name in ("rows", "tars", "bytes"):
         table.add_column(name, justify="right")
     table.add_column("pinned")
