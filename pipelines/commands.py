@@ -71,16 +71,11 @@ def run(program: str, *arguments: str, capture: bool = False) -> str:
 def run_pipeline(recipe: str, settings: Iterable[str], workspace: str, engine: str) -> dict[str, str]:
     """Run a recipe and return the place of each stage's output."""
     where = ["--workspace", workspace, "--engine", engine]
-    outputs: dict[str, str] = run_json("run", recipe, *where, *set_options(settings))["outputs"]
-    return outputs
-
-
-def run_json(*arguments: str) -> Any:
-    """Run a command of `curate` and return what it writes with --json."""
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        run("curate", *arguments, "--json", str(result))
-        return json.loads(result.read_text())
+        run("curate", "run", recipe, *where, *set_options(settings), "--json", str(result))
+        outputs: dict[str, str] = json.loads(result.read_text())["outputs"]
+        return outputs
 
 
 def set_options(values: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Curates a folder of images, trains a student on the dataset and evaluates it. `make quickstart` runs this.
 
 Every step is a command that you can run yourself; the script prints each one first. Existing outputs are found by their
-fingerprint and reused, so a second call takes seconds; on your own images, encoders are compared again.
+fingerprint and reused, so a second call takes seconds.
 """
 
 from __future__ import annotations
@@ -15,17 +15,20 @@ from rich.console import Console
 
 from curate.api import Workspace
 from curate.codec.formats import RASTER_EXTENSIONS
+from curate.kernels.wordnet.database import problems as wordnet_problems
 from curate.report.verdict.compare import ENTROPY, KNN
 from distill.commands.evaluate import PAGE, evaluate
 from distill.commands.train import train
 from distill.evaluation.show import AFTER, BEFORE
 from distill.recipe import load_recipe
 from distill.training.run_folder import RunFolder
-from pipelines.commands import count_files, one_line, parser_of, run_json, run_pipeline, set_options
+from pipelines.commands import count_files, one_line, parser_of, run_pipeline, set_options
 from pipelines.openclipart import openclipart
 
 PIPELINE = "pipelines/quickstart.yaml"
 TRAINING = "distill/recipes/quickstart.yaml"
+PHOTOS = "lite1"
+"""The encoder of your own images, and their student's teacher."""
 SHARE = 0.5
 """Fraction of your own images to sample after deduplication."""
 
@@ -36,9 +39,7 @@ def quickstart(images: Path | None, workspace: str, engine: str, console: Consol
         settings = [f"images={openclipart(Path('.cache/openclipart'))}"]
     else:
         settings = own_images(images)
-        encoder = run_json("encoders", "compare", str(images))["encoder"]
-        settings.append(f"encoder={encoder}")
-        taught.append(f"teachers.0.encoder={encoder}")
+        taught.append(f"teachers.0.encoder={PHOTOS}")
     outputs = run_pipeline(PIPELINE, settings, workspace, engine)
     if images is not None and (worse := worse_than_random(Workspace(workspace).run(None).balance())):
         print(f"\nbalance  worse than random in {' and '.join(worse)}: taking a random sample instead", flush=True)
@@ -82,10 +83,15 @@ def train_on(training: str, settings: list[str], workspace: str, console: Consol
 
 def own_images(images: Path) -> list[str]:
     """Settings for your own folder: the folder that holds an image is its label, unless its metadata has one, and sizes
-    follow from the number of images."""
+    follow from the number of images. What they show is named where WordNet is, or can be fetched."""
+    missing = wordnet_problems()
+    if missing:
+        print(f"quickstart: what images show is not named: {missing[0]}", flush=True)
     return [
         f"images={images.absolute()}",
         "namespace=images",
+        f"encoder={PHOTOS}",
+        f"named={str(not missing).lower()}",
         levels(count_files(images, RASTER_EXTENSIONS, "IMAGES", "images")),
         "target=null",
         f"share={SHARE}",

@@ -31,6 +31,7 @@ from curate.engine.run import Result
 
 if TYPE_CHECKING:
     from curate.api.search import Answer
+    from curate.api.words import Words
     from curate.api.workspace import Workspace
 
 POLL_SECONDS = 0.5
@@ -268,6 +269,13 @@ class Run:
     def containing(self, stage: str, text: str) -> Region:
         """`Slice.within` for the rows with a text in any column of texts. Raises InputError."""
         return find.containing(self.record, stage, text)
+
+    def words(self, stage: str, text: str) -> Words | str:
+        """`Slice.within` for the rows that show what a text names, by the stages `image.concepts` and
+        `image.appearance`; or why it names nothing, "" for a run without concepts."""
+        from curate.api.words import words  # imports WordNet's readers
+
+        return words(self.record, stage, text)
 
     def map_columns(self, stage: str) -> list[str]:
         """Columns that a map may be coloured by."""

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from curate import encoders
 from curate.api.clusters import TREE, artifacts_of
-from curate.api.slices import Slice, SliceReader
+from curate.api.slices import MOST_ROWS, Slice, SliceReader
+from curate.api.words import SHARE, words
 from curate.codec.images import decode
 from curate.core.errors import InputError, Reject
 from curate.core.nouns import tombstones
@@ -63,6 +64,8 @@ class Answer:
     """Rows that were looked up, nearest first; fewer than `MOST_FILTERED` unless a filter rejects most."""
     rows: int
     """Rows of the index."""
+    said: str = ""
+    """What was searched, if not vectors: images that show what a text names, the most probable first."""
 
 
 def search(
@@ -79,6 +82,7 @@ def search(
     say: Say = lambda _: None,
 ) -> Answer:
     """The `limit` rows of an index (`search.fit`) that are nearest to one of a text, an image's bytes, and a sample.
+    Words that name what images show are searched in `image.concepts`, unless the index has an encoder of the user's.
 
     key: of the sample, the start of it, its source id, name or URL; columns: further columns of any stages; where: only
     rows for which it is true, as in `filter.where`; encoder: the encoder of the vectors, if it is not where the recipe
@@ -87,6 +91,8 @@ def search(
         raise InputError("search: expected one of a text, an image and a key, which is not empty")
     if type(limit) is not int or not 1 <= limit <= MOST_FOUND:
         raise InputError(f"--limit {limit}: expected 1 to {MOST_FOUND}")
+    if text and not encoder and stage is None and (answer := _showing(run, text, limit, columns, where)):
+        return answer
     name, index = opened(run, stage)
     looked = _Looked(run, run.pool_of(name), columns, where)
     own_key, vectors = None, looked.column_of(name, index.about["embedding"])
@@ -110,6 +116,35 @@ def search(
         if len(hits) >= limit:
             break
     return Answer(name, hits[:limit], judged, int(index.about["rows"]))
+
+
+def _showing(
+    run: RunRecord, text: str, limit: int, columns: Sequence[str], where: str | None, seconds: float = 60.0
+) -> Answer | None:
+    """The most probable of the first 1,000 rows that show what a text names, found within some seconds; None if it
+    names nothing, or if the run has an index of vectors whose encoder is not in the package."""
+    made = [name for name, (kind, _) in artifacts_of(run).items() if kind == KIND and name in run.outputs]
+    for name in made:
+        _, index = opened(run, name)
+        if index.about["encoder"].get("encoder") not in WORDS:
+            return None
+    pool = next(run.pool_of(name) for name, output in run.outputs.items() if str(output["base"]).startswith("pools/"))
+    asked = words(run, pool, text)
+    if isinstance(asked, str):
+        return None
+    own = (SHARE,) if asked.things else ()
+    reader = SliceReader(run, Slice(pool, where=where, within=asked), [*own, "caption", *tombstones.COLUMNS, *columns])
+    found = reader.page("", MOST_ROWS, seconds).table
+    table = found.filter(pa.array(~tombstones.load(run.storage).mask(found)))
+    rows = table.sort_by([(name, "descending") for name in own]).to_pylist() if own else table.to_pylist()
+    hits = [
+        Hit(
+            row["key"], row.get(SHARE, 1.0), **{name: row[name] for name in SHOWN},
+            columns={name: plain(row[name]) for name in columns},
+        )
+        for row in rows[:limit]
+    ]  # fmt: skip
+    return Answer(pool, hits, len(rows), sum(shard.rows for shard in reader.reads.rows.shards), asked.said())
 
 
 def opened(run: RunRecord, stage: str | None = None) -> tuple[str, SearchIndex]:

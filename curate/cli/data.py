@@ -133,7 +133,8 @@ def search(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Search the rows of a run by a text, an image, or a sample. The recipe needs a stage `search.fit`."""
+    """Search the rows of a run by a text, an image, or a sample. The recipe needs `search.fit`, or for words that name
+    what images show, `image.concepts`."""
     names, asked = listed(columns), _asked(query)
     found = (
         opened(workspace)
@@ -143,12 +144,14 @@ def search(
     if as_json:
         print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
         return
-    table = Table("score", "key", "caption", "url", *names, header_style="bold")
+    if found.said:
+        out.print(f"Searched: {found.said}", highlight=False, markup=False)
+    table = Table("probability" if found.said else "score", "key", "caption", "url", *names, header_style="bold")
     for hit in found.hits:
         cells = (hit.caption or "", hit.url or "", *(str(hit.columns[name]) for name in names))
         table.add_row(f"{hit.score:.4f}", hit.key, *map(escape, cells))
     out.print(table)
-    if len(found.hits) < limit:
+    if len(found.hits) < limit and not found.said:
         out.print(f"{len(found.hits)} of the nearest {found.judged:,} of {found.rows:,} rows", highlight=False)
 
 

@@ -9,7 +9,7 @@ from scipy.ndimage import laplace
 from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.image import appearance
-from curate.image.appearance import Appearance, saturation, sharpness
+from curate.image.appearance import Appearance, colours, saturation, sharpness
 from tests.codec.make_images import encoded, noise
 
 
@@ -54,4 +54,24 @@ def test_saturation_is_that_of_hsv(colour: str | tuple[int, int, int], expected:
 @pytest.mark.parametrize("size", [(1, 1), (2, 9), (5000, 2), (1, 5000)])
 def test_thin_images_have_values(size: tuple[int, int]) -> None:
     table = measured(Image.new("RGB", size, "red"))
-    assert table.to_pylist() == [{"sharpness": 0.0, "saturation": 1.0}]
+    assert table.to_pylist() == [{"sharpness": 0.0, "saturation": 1.0, "colours": ["red"]}]
+
+
+@pytest.mark.parametrize(
+    ("colour", "name"),
+    [
+        ("red", "red"), ((250, 20, 60), "red"), ("orange", "orange"), ("yellow", "yellow"), ("green", "green"),
+        ("navy", "blue"), ("skyblue", "blue"), ("purple", "purple"), ("hotpink", "pink"), ("saddlebrown", "brown"),
+        ("black", "black"), ((120, 118, 121), "grey"), ("white", "white"), ((250, 245, 240), "white"),
+    ],
+)  # fmt: skip
+def test_a_plain_image_has_its_colour(colour: str | tuple[int, int, int], name: str) -> None:
+    assert colours(Image.new("RGB", (30, 20), colour)) == [name]
+
+
+def test_colours_are_those_of_the_middle_by_area() -> None:
+    image = Image.new("RGB", (80, 80), "blue")
+    image.paste("red", (20, 20, 60, 60))
+    assert colours(image) == ["blue", "red"]
+    image.paste("red", (10, 10, 70, 70))
+    assert colours(image) == ["red"]

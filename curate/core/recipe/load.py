@@ -126,15 +126,28 @@ def resolve(document: Document) -> dict[str, Any]:
     assert isinstance(resolved, dict)
     given = resolved["stages"]
     for name in [name for name, values in given.items() if isinstance(values, dict) and "switch" in values]:
+        before = given[name].get("from")
         given[name] = _chosen(str(name), given[name], document)
         if given[name] is None:
             del given[name]
+            _passed_through(given, name, before)
     return {"vars": variables, "stages": given, "workspace": resolved["workspace"]}
+
+
+def _passed_through(given: dict[str, Any], name: str, before: Any) -> None:
+    """Stages that read a stage which was left out read what it would have read."""
+    above = before if isinstance(before, list) else [before]
+    for values in given.values():
+        inputs = values.get("from") if isinstance(values, dict) else None
+        if before is not None and name in (inputs if isinstance(inputs, list) else [inputs]):
+            listed = inputs if isinstance(inputs, list) else [inputs]
+            kept = [one for each in listed for one in (above if each == name else [each])]
+            values["from"] = list(dict.fromkeys(kept)) if len(set(kept)) > 1 else kept[0]
 
 
 def _chosen(name: str, values: dict[str, Any], document: Document) -> dict[str, Any] | None:
     """Values of a stage with `switch`: those of one of its `cases`, together with the other keys. None if
-    the case is null: the recipe then has no such stage."""
+    the case is null: the recipe then has no such stage, and those that read it read what it reads."""
     switch, cases = values["switch"], values.get("cases")
     line = document.line(("stages", name, "cases"), ("stages", name))
     if not isinstance(cases, dict) or not all(case is None or isinstance(case, dict) for case in cases.values()):

@@ -31,7 +31,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -118,6 +118,21 @@ class Synsets:
             return None, None
         noun, verb = int(self._noun[index]), int(self._verb[index])
         return self.nouns[noun] if noun >= 0 else None, self.verbs[verb] if verb >= 0 else None
+
+
+def noun_senses(phrase: str, files: Sequence[str] = ()) -> tuple[str, ...]:
+    """Noun synsets that a word or phrase may name, in any inflection, the most frequent first, without named entities.
+    files: only those of these lexicographer files (`animal`). Raises InputError without WordNet."""
+    known = _table()
+    place = pc.index(known.column("form"), normalised(phrase)).as_py()
+    labels = [] if place < 0 else [label.split(" ") for label in known.column("noun")[place].as_py()]
+    wanted = [f"noun.{name}" for name in files]
+    return tuple(name for file, name, *named in labels if not named and (not wanted or file in wanted))
+
+
+@lru_cache(maxsize=1)
+def _table() -> pa.Table:
+    return table()
 
 
 def _chosen(column: pa.ChunkedArray, files: Sequence[str], rules: Rules) -> tuple[list[str], NDArray[np.int32]]:

@@ -61,7 +61,8 @@ def _found(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
     if query["like"]:
         return values
     stage = query["stage"] or None
-    _, some, found = found_in(*visit.args, run_id, query["q"], stage, cursor or None, workspace, LIMIT)
+    answer = found_in(*visit.args, run_id, query["q"], stage, cursor or None, workspace, LIMIT)
+    some, found = answer.page, answer.shape
     base = f"/runs/{part(seen.one.id)}"
     reasons = [
         (name, reason, rows, link(f"{base}/samples", stage=name, rejected=reason, workspace=workspace))
@@ -69,10 +70,16 @@ def _found(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
     ]
     return values | {
         "found": found, "some": some, "tiles": tiles(visit, seen, some), "reasons": reasons,
+        "shown": tiles(visit, seen, answer.shown, _share), "shown_of": answer.shown,
         "stages": [(name, name) for name in seen.made.with_rows],
         "next": link("/find", **query, cursor=found.next) if found.next else "",
         "first": link("/find", **query) if cursor else "",
     }  # fmt: skip
+
+
+def _share(row: dict[str, Any]) -> str:
+    share = row.get("concept_share")
+    return "" if share is None else f"{share:.0%} sure"
 
 
 def _near(visit: Visit, seen: Looked, query: dict[str, str]) -> tuple[list[Tile], str]:
