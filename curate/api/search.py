@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from curate import encoders
 from curate.api.clusters import TREE, artifacts_of
 from curate.api.slices import MOST_ROWS, Slice, SliceReader
-from curate.api.words import SHARE, words
+from curate.api.words import CONCEPTS, SHARE, words
 from curate.codec.images import decode
 from curate.core.errors import InputError, Reject
 from curate.core.nouns import tombstones
@@ -132,11 +132,11 @@ def _showing(
     asked = words(run, pool, text)
     if isinstance(asked, str):
         return None
-    own = (SHARE,) if asked.things else ()
+    own = (CONCEPTS, SHARE) if asked.things else ()
     reader = SliceReader(run, Slice(pool, where=where, within=asked), [*own, "caption", *tombstones.COLUMNS, *columns])
     found = reader.page("", MOST_ROWS, seconds).table
     table = found.filter(pa.array(~tombstones.load(run.storage).mask(found)))
-    rows = table.sort_by([(name, "descending") for name in own]).to_pylist() if own else table.to_pylist()
+    rows = (table.sort_by([(SHARE, "descending")]) if own else table).to_pylist()
     hits = [
         Hit(
             row["key"], row.get(SHARE, 1.0), **{name: row[name] for name in SHOWN},
@@ -144,7 +144,7 @@ def _showing(
         )
         for row in rows[:limit]
     ]  # fmt: skip
-    return Answer(pool, hits, len(rows), sum(shard.rows for shard in reader.reads.rows.shards), asked.said())
+    return Answer(pool, hits, len(rows), sum(shard.rows for shard in reader.reads.rows.shards), asked.said(table))
 
 
 def opened(run: RunRecord, stage: str | None = None) -> tuple[str, SearchIndex]:

@@ -51,13 +51,16 @@ class Words:
             found &= np.isin(np.arange(len(table)), rows.to_numpy())
         return found
 
-    def said(self) -> str:
-        """What was searched."""
-        things = [f"{word} ({', '.join(synsets[:4])}{' …' if synsets[4:] else ''})" for word, synsets in self.things]
+    def said(self, found: pa.Table) -> str:
+        """What was searched. found: rows that fit; of the senses of a word, those that one of them shows are named."""
+        names = entries_of(found, [CONCEPTS]).names if self.things else []
+        shown = {kind for name in names for kind in taxonomy().kinds(name)}
+        senses = {word: [one for one in synsets if one in shown] or synsets for word, synsets in self.things}
+        things = [f"{word} ({', '.join(some)})" for word, some in senses.items()]
         parts = [f"that show {' and '.join(things)}"] if things else []
-        parts += [f"that are {' and '.join(self.colours)} in their middle"] if self.colours else []
+        parts += [f"that are {' and '.join(self.colours)} in the middle"] if self.colours else []
         left = f"; not searched: {', '.join(self.left)}" if self.left else ""
-        return f"images {' and '.join(parts)}{left}"
+        return f"Images {' and '.join(parts)}{left}"
 
 
 def words(run: RunRecord, stage: str, text: str) -> Words | str:

@@ -145,7 +145,7 @@ def search(
         print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
         return
     if found.said:
-        out.print(f"Searched: {found.said}", highlight=False, markup=False)
+        out.print(found.said, highlight=False, markup=False)
     table = Table("probability" if found.said else "score", "key", "caption", "url", *names, header_style="bold")
     for hit in found.hits:
         cells = (hit.caption or "", hit.url or "", *(str(hit.columns[name]) for name in names))

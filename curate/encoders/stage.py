@@ -19,6 +19,8 @@ SPECS = (
     "distill:FOLDER (written by `distill export`), tiny (small image-text model in the package), "
     "descriptor (colour histogram + HOG, no weights), or a class derived from Encoder (package.module:Class)"
 )
+CPU_SECONDS = {"descriptor": 0.003, "tiny": 0.01, "lite0": 0.024, "lite1": 0.04}
+"""Seconds of a core per photo, with its share of decoding (`python -m bench.image.embed`)."""
 EncoderName = Annotated[str, Location("encoder", included=is_public)]
 
 
@@ -58,6 +60,14 @@ class EncoderMap(Map):
     def placed(self, gpus: bool) -> Self:
         device = place(parse_spec(self.encoder), self.device)
         return self.model_copy(update={"device": "cuda" if gpus else "cpu"}) if device == "auto" else self
+
+    def pace(self, cpus: float, gpus: float) -> tuple[float, str] | None:
+        """Of images without a GPU, for the included encoders."""
+        seconds = CPU_SECONDS.get(self.encoder) if self.pixels and not gpus else None
+        if seconds is None:
+            return None
+        faster = [f"{name} {seconds / other:.1f}" for name, other in CPU_SECONDS.items() if other < seconds]
+        return max(1.0, cpus) / seconds, f"without a GPU, {', '.join(faster)} times as fast" if faster else ""
 
     def preflight(self) -> list[str]:
         return problems(self.encoder)

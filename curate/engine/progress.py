@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +18,8 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
+from curate.core.contracts import Stage
+from curate.engine.backends import ClusterNode
 from curate.engine.record.events import Events
 
 LINE_SECONDS = 15.0
@@ -25,6 +27,8 @@ WINDOW_SECONDS = 30.0
 """Period that rates cover."""
 EVENT_SECONDS = 2.0
 SAMPLE_SECONDS = 0.5
+MANY_ROWS = 100_000
+"""More are a reason to say what would be faster."""
 LABEL_CHARACTERS, BAR_CHARACTERS = 26, 10
 
 
@@ -233,6 +237,16 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest} s" if minutes < 10 else f"{minutes} min"
     hours, rest = divmod(minutes, 60)
     return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def pace(stage: Stage, rows: int, nodes: Sequence[ClusterNode]) -> str:
+    """How long so many rows will take, if the stage knows it before it has run; otherwise empty."""
+    cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    found = stage.pace(cpus, gpus)
+    if found is None or not rows:
+        return ""
+    faster = f"; {found[1]}" if found[1] and rows > MANY_ROWS else ""
+    return f"about {found[0]:,.0f} images/s on {cpus:g} CPUs, so {duration(rows / found[0])}{faster}"
 
 
 def count(number: float) -> str:

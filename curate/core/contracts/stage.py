@@ -164,6 +164,10 @@ class Stage(BaseModel):
         """The same stage for a canary run on a `fraction` of the pool, with absolute targets scaled down."""
         return self
 
+    def pace(self, cpus: float, gpus: float) -> tuple[float, str] | None:
+        """(rows per second on so many CPUs and GPUs, what would be faster), if known before any row was computed."""
+        return None
+
     def meta_fields(self) -> tuple[str, ...]:
         """The fields of `meta` (`meta.label`) that the recipe names, perhaps among columns: the run checks that there
         are rows with them."""

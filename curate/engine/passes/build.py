@@ -27,6 +27,7 @@ from curate.engine.passes.recovery import UnitRunner
 from curate.engine.passes.run import run_pass
 from curate.engine.passes.task import MARKS, PassTask, ShardResult
 from curate.engine.passes.unit import COUNTS
+from curate.engine.progress import pace
 from curate.engine.state import Built, Counts
 from curate.engine.task_runner import drained
 from curate.engine.tasks.job import Outcome
@@ -82,7 +83,11 @@ class PassBuild:
         self._earlier = {} if self.runner.retry else self._earlier_results()
         streams = not all(up.complete.is_set() for up in self.above)
         shards = self.pool.shards if streams else [s for s in self.pool.shards if not self._reuse_shard(s)]
-        with self.ctx.progress.step(" + ".join(self.counts), sum(shard.rows for shard in shards)) as bar:
+        rows = sum(shard.rows for shard in shards)
+        for node in self.nodes:
+            if expected := pace(node.stage, rows, self.ctx.tasks.backend.nodes()):
+                self.ctx.progress.say(f"{node.name}: {expected}")
+        with self.ctx.progress.step(" + ".join(self.counts), rows) as bar:
             self._bar = bar
             self._run_units([shard for shard in shards if shard.id not in self.plan.suspects])
             suspects = [shard for shard in shards if shard.id in self.plan.suspects]

@@ -20,7 +20,7 @@ from curate.engine.outputs import Outputs
 from curate.engine.plan.earlier import Earlier, earlier_runs
 from curate.engine.plan.lines import ESTIMATED, PlanLine
 from curate.engine.preflight import Inputs, cautions
-from curate.engine.progress import Progress
+from curate.engine.progress import Progress, pace
 from curate.engine.record import pins
 from curate.engine.record.events import Events
 from curate.engine.state import Options, Pool
@@ -46,11 +46,12 @@ def plan(
     outputs = Outputs(pipeline, storage, tombstones.load(storage), built=dict(built), known=known)
     events, losses = Events(storage, "plan", held=True), Losses(options.failure_budget)
     ctx = Context(outputs, TaskRunner(pipeline, backend, events), losses, options, events, Progress(None), portions)
-    rates = earlier_runs(ctx)
+    rates, nodes = earlier_runs(ctx), backend.nodes()
     lines = Planner(ctx, rates, exact).walk()
     for node in pipeline.nodes.values():
         line = lines[node.name]
-        line.note = "; ".join(text for text in (line.note, *cautions(node.name, pipeline, portions)) if text)
+        expected = pace(node.stage, line.compute or 0, nodes)
+        line.note = "; ".join(text for text in (line.note, expected, *cautions(node.name, pipeline, portions)) if text)
         line.gpus = node.stage.resources().gpus
         if line.compute == 0:
             line.seconds, line.bytes = 0.0, 0

@@ -10,6 +10,7 @@ from fastapi import Query
 
 from curate.api import Slice, SlicePage
 from curate.api.slices import FIXED, MOST_ROWS
+from curate.api.words import CONCEPTS, SHARE
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal
 from curate.service.kept import QUESTION
@@ -105,8 +106,7 @@ def _showing(seen: Looked, stage: str, text: str) -> tuple[SlicePage, str]:
     words = seen.run.words(stage, text)
     if isinstance(words, str):
         return SlicePage(FIXED.empty_table(), 0, 0, ""), words
-    share = ["concept_share"] if words.things else []
-    page = seen.run.slice(Slice(stage, within=words), share, limit=MOST_ROWS, seconds=SECONDS)
-    order = [(name, "descending") for name in share]
-    table = page.table.sort_by(order) if order else page.table
-    return replace(page, table=table.slice(0, SHOWN)), words.said()
+    columns = [CONCEPTS, SHARE] if words.things else []
+    page = seen.run.slice(Slice(stage, within=words), columns, limit=MOST_ROWS, seconds=SECONDS)
+    table = page.table.sort_by([(SHARE, "descending")]) if columns else page.table
+    return replace(page, table=table.slice(0, SHOWN)), words.said(table)

@@ -79,7 +79,7 @@ def _found(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
 
 def _share(row: dict[str, Any]) -> str:
     share = row.get("concept_share")
-    return "" if share is None else f"{share:.0%} sure"
+    return "" if share is None else f"{100 * share:.0f} % sure"
 
 
 def _near(visit: Visit, seen: Looked, query: dict[str, str]) -> tuple[list[Tile], str]:
