@@ -26,7 +26,7 @@ from curate.kernels.labels import read_labels
 from curate.kernels.meta import META
 from curate.report.survey.rows import label_column, label_values
 from curate.report.verdict.compare import ENTROPY
-from curate.report.verdict.words import show
+from curate.report.verdict.words import said, show
 from curate.select.clusters import SelectClusters
 
 MOST_SHARDS = 256
@@ -47,14 +47,10 @@ class ExpectedBalance:
         if self.figure is None:
             return f"{self.stage}: balance against random: unknown; {self.why}"
         seen = f"{self.labelled:,} labelled rows in the clusters of run {self.run}"
-        sides = [show(ENTROPY, value) for value in (self.figure.selection, self.figure.random)]
         interval = " to ".join(show(ENTROPY, value, "+") for value in (self.figure.low, self.figure.high))
         advice = "; take a random sample instead: select.uniform" if self.figure.verdict == "worse" else ""
-        answer = {"better": "better balanced", "worse": "worse balanced"}.get(self.figure.verdict, "undecided")
-        return (
-            f"{self.stage}: against a random sample: {answer} (label entropy {sides[0]}, random {sides[1]}; "
-            f"95 % interval of the difference {interval}; from {seen}){advice}"
-        )
+        answer = said({ENTROPY: self.figure})
+        return f"{self.stage}: {answer} (95 % interval of the difference {interval}; from {seen}){advice}"
 
 
 def labels_of(text: str) -> dict[str, str] | None:

@@ -47,7 +47,7 @@ class ReportHtml(Report):
     """Write an HTML page: funnel, balance of clusters, their images, rejected images, times, recipe."""
 
     op = "report.html"
-    version = 5
+    version = 6
 
     title: str = Field(default="Curation report", min_length=1, max_length=200, description="Heading of the page.")
     seed: int = Field(default=0, description="Seed of the random sample of rejected and kept images.")

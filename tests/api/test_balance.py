@@ -62,8 +62,8 @@ def test_all_labels_or_a_few_say_before_a_run_that_it_balances(place: Path) -> N
     few = dict(np.random.default_rng(1).permutation(list(every.items()))[:100].tolist())
     for labels, count in (("meta.label", sum(SIZES.values())), (written(place, few), 100)):
         said = curate("plan", place / "recipe.yaml", "-w", place / "workspace", "--labels", labels).words
-        line = said[said.index("sample: against") :]
-        assert line.startswith("sample: against a random sample: better balanced (label entropy 1."), line
+        line = said[said.index("sample: better") :]
+        assert line.startswith("sample: better than a random sample: labels' entropy 1."), line
         assert f"from {count} labelled rows in the clusters of run" in line and "select.uniform" not in line
 
 
@@ -84,7 +84,7 @@ def test_a_selection_that_would_be_worse_is_advised_against(place: Path) -> None
     (one,) = Workspace(str(place / "workspace")).expected_balance(
         load_recipe(str(place / "recipe.yaml")), str(written(place, even))
     )
-    assert one.text().startswith("sample: against a random sample: worse balanced (label entropy ")
+    assert one.text().startswith("sample: worse than a random sample: labels' entropy ")
     assert one.text().endswith("take a random sample instead: select.uniform")
 
 

@@ -75,12 +75,10 @@ def test_run_names_dataset_and_report(work: Path) -> None:
     lines = dict(line.split(None, 1) for line in printed.out.splitlines()[-4:])
     assert Path(lines["dataset"], "small-000000.tar").exists()
     assert Path(lines["report"]).name == "index.html" and Path(lines["report"]).exists()
-    assert (
-        lines["balance"] == "better balanced than random: undecided, fewer than 20 samples with a label or an embedding"
-    )
+    assert lines["balance"] == "undecided against a random sample: fewer than 20 samples with a label or an embedding"
     assert printed.words.count("reused") >= len(ORDER)
     printed = curate("run", work / "recipe.yaml", "-w", work / "workspace", "--set", "sample.target=24")
-    assert "\nbalance  more evenly spaced than random: " in printed.out.partition("\nreport ")[2]
+    assert " a random sample: " in printed.out.partition("\nreport ")[2]
 
 
 def test_status_shows_runs_and_a_funnel(once: Path) -> None:

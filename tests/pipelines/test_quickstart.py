@@ -63,7 +63,7 @@ def test_images_have_the_label_of_their_metadata_or_else_their_folder(tmp_path: 
         (["0.png"], 1, 1, ""),
         ([f"{number}.png" for number in range(5)], 2, 3, ""),
         ([f"cats/{number}.png" for number in range(24)], 5, 20, "one label for all 24 labelled images"),
-        ([f"{'ab'[number % 2]}/{number % 3}/{number}.png" for number in range(24)], 5, 20, "label entropy"),
+        ([f"{'ab'[number % 2]}/{number % 3}/{number}.png" for number in range(24)], 5, 20, "labels' entropy"),
         ([f"{number}.png" for number in range(24)], 5, 20, "without labels, nothing is known about the balance"),
     ],
     ids=["one image", "few", "one class", "nested", "flat"],

@@ -12,10 +12,11 @@ TERMS = {
     "random": (
         "Against a random sample",
         "The selection beside as many images drawn at random from those that reached it. The distance is to the "
-        "nearest other image of the sample; images that resemble nothing increase it, too. kNN classifies a tenth of "
-        "the labelled images by the five nearest others of each sample. The similarity is the cosine of a tenth of the "
-        "images to the nearest of each sample: where it is below that of the random sample, kNN often is, too. More is "
-        "better everywhere. Intervals of 95 % are from a paired bootstrap; a difference is undecided if its interval "
+        "nearest other image of the sample (spacing); images that resemble nothing increase it, too. A tenth of the "
+        "images are held out, with all near copies of theirs, such as the photos of a burst. kNN classifies those that "
+        "have a label by the five nearest others of each sample. The similarity (coverage) is their cosine to the "
+        "nearest of each sample: where it is below that of the random sample, kNN often is, too. More is better "
+        "everywhere. Intervals of 95 % are from a paired bootstrap; a difference is undecided if its interval "
         "contains 0.",
     ),
     "funnel": (

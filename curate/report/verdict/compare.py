@@ -1,4 +1,4 @@
-"""Is a selection better balanced than a random sample of the same size?
+"""Is a selection better than a random sample of the same size?
 
 Figures of both are compared by a paired bootstrap: rows are resampled, and a row in both samples has one weight in
 both, so what the samples share cancels. An interval is the difference and 1.96 of its standard deviations.
@@ -21,7 +21,9 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 EVEN = 0.98
-"""Evenness of the pool's labels from which it counts as balanced: no selection could gain more than 2 %."""
+"""Evenness of the pool's labels from which they count as even: no selection could gain more than 2 %."""
+CLOSE = 0.1
+"""Bits of label entropy within which the whole interval must lie for a pool to be called balanced already."""
 ENTROPY, SMALL = "label entropy", "share of the smaller half of labels"
 SPACING, KNN = "distance to the nearest image", "accuracy of kNN"
 NEARNESS = "similarity of other images to the sample"
@@ -33,10 +35,16 @@ class Comparison:
     """Those for which there are enough rows."""
     samples: int
     """Number on either side, with copies."""
-    balanced: bool
-    """Whether the pool's labels were balanced already."""
+    even: bool
+    """Whether the labels of the pool are even."""
     estimated_from: int | None = None
     """Labelled rows from whose clusters' quotas the label entropy was estimated, if it was."""
+
+    @property
+    def balanced(self) -> bool:
+        """Whether the labels were balanced already: they are even, and the selection certainly changes little."""
+        one = self.figures.get(ENTROPY)
+        return self.even and one is not None and max(-one.low, one.high) <= CLOSE
 
 
 def compare(
@@ -46,13 +54,15 @@ def compare(
     vectors: NDArray[np.float32],
     held_out: Mask,
     test: Mask,
+    group: Integers | None = None,
 ) -> Comparison | None:
     """Compare a selection with as many of the first rows. Rows are in random order: all that were selected, and at
     least as many of the pool's first as there are samples.
 
     copies: of each row (n,) in the selection; label: (n,), -1 without one; pool: rows of the whole pool by label (K,);
     vectors: (n, d), of unit length, NaN without one; held_out: rows (n,) that no test may refer to; test: those of them
-    that test. None if both samples are the same.
+    that test; group: (n,), numbers of clusters of near copies, whose tests are resampled as one. None if both samples
+    are the same.
     """
     whole, rest = divmod(int(copies.sum()), max(len(label), 1))  # rows repeat once all are in the random sample
     sides = np.stack([copies, whole + (np.arange(len(label)) < rest)])
@@ -66,11 +76,11 @@ def compare(
     for name, usable, measure in ((KNN, good & (label >= 0), partial(knn_right, vectors, label)),
                                   (NEARNESS, good, partial(_nearness, vectors))):  # fmt: skip
         tests, banks = np.flatnonzero(usable & test), _equally_many(sides, usable & ~held_out)
-        if (found[ENTROPY] or name != KNN) and min(len(tests), len(banks[0])) >= LEAST:
-            found[name] = _means(np.stack([measure(bank, tests) for bank in banks]), weights[:, tests])
+        whose = tests if group is None else group[tests]
+        if (found[ENTROPY] or name != KNN) and min(len(np.unique(whose)), len(banks[0])) >= LEAST:
+            found[name] = _means(np.stack([measure(bank, tests) for bank in banks]), weights[:, whose])
     figures = {name: one for name, one in found.items() if one is not None}
-    balanced = ENTROPY in figures and evenness(pool[pool > 0]) >= EVEN
-    return Comparison(figures, int(copies.sum()), balanced)
+    return Comparison(figures, int(copies.sum()), evenness(pool[pool > 0]) >= EVEN)
 
 
 def _equally_many(sides: Integers, usable: Mask) -> list[Integers]:

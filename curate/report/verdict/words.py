@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from curate.kernels.interval import LEAST
+from curate.kernels.interval import LEAST, Figure
 from curate.report.survey.rows import LabelCounts
-from curate.report.verdict.compare import ENTROPY, KNN, SMALL, Comparison
+from curate.report.verdict.compare import ENTROPY, KNN, NEARNESS, SMALL, SPACING, Comparison
 
+NAMES = {ENTROPY: "labels' entropy", SMALL: "rare labels", SPACING: "spacing", KNN: "kNN", NEARNESS: "coverage"}
 LOSS, NAMED = 0.8, 5
 """Share of its images whose loss is worth a warning; labels that a warning names."""
 
 
 def against_random(found: Comparison | None, labels: LabelCounts, whole: bool = True) -> dict[str, Any] | None:
-    """What the page, `curate run` and `balance.json` say. The verdict is that of the first figure, and names every
-    other one that is worse than random. `lines`: figure, selection, random sample, interval of the difference, state.
-    labels: of all rows; not `whole`: of a few.
+    """What the page, `curate run` and `balance.json` say. `state`: better or worse if some figure is and none is the
+    opposite, otherwise undecided; `lines`: figure, selection, random sample, interval of the difference, state. labels:
+    of all rows; not `whole`: of a few.
     """
     if found is None:
         return None
@@ -26,25 +27,42 @@ def against_random(found: Comparison | None, labels: LabelCounts, whole: bool = 
     for name, one in found.figures.items():
         interval = f"{show(name, one.low, '+')} to {show(name, one.high, '+')}"
         lines.append((name, show(name, one.selection), show(name, one.random), interval, one.verdict))
-    said = {"warnings": list(warnings(labels)) if whole else [], "lines": lines, "samples": found.samples}
+    decided = {line[-1] for line in lines} - {"undecided"}
+    text = said(found.figures, found.balanced)
     if not lines:
-        text = f"better balanced than random: undecided, fewer than {LEAST} samples with a label or an embedding"
-        return {"verdict": text} | said
-    name, first = next(iter(found.figures.items()))
-    by = show(name, abs(first.selection - first.random))
-    answer = {"better": f"yes, by {by}", "worse": f"no, worse by {by}"}.get(first.verdict, "undecided")
-    if found.balanced:
-        answer = "no: these images were balanced already"
-        answer += f", and the selection is worse by {by}" if first.verdict == "worse" else ""
-    sides = [f"{line[0]} {line[1]}, random {line[2]}" for line in lines]
-    text = f"{'better balanced' if name == ENTROPY else 'more evenly spaced'} than random: {answer} ({sides[0]}; "
-    text += f"95 % interval of the difference {lines[0][3]}"
-    estimated = found.estimated_from if name == ENTROPY else None
-    text += f"; estimated from {estimated:,} labelled images)" if estimated else ")"
-    for side, line in zip(sides[1:], lines[1:], strict=True):
-        text += f"; worse than random: {side}" if line[4] == "worse" else ""
-    text += "" if name == ENTROPY else f"; {unlabelled(labels)}, nothing is known about the balance of subjects"
-    return {"verdict": text} | said
+        text += f": fewer than {LEAST} samples with a label or an embedding"
+    elif found.balanced:
+        text += "; the labels were balanced already"
+    if found.estimated_from and ENTROPY in found.figures:
+        text += f"; labels' entropy is estimated from {found.estimated_from:,} labelled images"
+    if lines and ENTROPY not in found.figures:
+        text += f"; {unlabelled(labels)}, nothing is known about the balance of subjects"
+    return {
+        "verdict": text,
+        "state": decided.pop() if len(decided) == 1 else "undecided",
+        "warnings": list(warnings(labels)) if whole else [],
+        "lines": lines,
+        "samples": found.samples,
+    }
+
+
+def said(figures: Mapping[str, Figure], balanced: bool = False) -> str:
+    """One line that names the figures that are better, worse and undecided. If the labels were `balanced` already, a
+    gain of theirs is not named."""
+    states: dict[str, list[str]] = {"better": [], "worse": [], "undecided": []}
+    for name, one in figures.items():
+        if one.verdict == "worse" or not (balanced and name in (ENTROPY, SMALL)):
+            states[one.verdict].append(NAMES[name] if one.verdict == "undecided" else _sides(name, one))
+    parts = [f"{state}: {', '.join(names)}" for state, names in states.items() if names]
+    first, colon, rest = "; ".join(parts or ["undecided"]).partition(":")
+    return f"{first} {'against' if first == 'undecided' else 'than'} a random sample{colon}{rest}"
+
+
+def _sides(name: str, one: Figure) -> str:
+    """A distance alone says little: it has no figures here."""
+    if name in (SPACING, NEARNESS):
+        return NAMES[name]
+    return f"{NAMES[name]} {show(name, one.selection).partition(' ')[0]} against {show(name, one.random)}"
 
 
 def unlabelled(labels: LabelCounts) -> str:

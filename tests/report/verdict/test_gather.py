@@ -31,6 +31,20 @@ def test_copies_of_a_test_row_are_not_references() -> None:
     assert 0.1 < found.figures[KNN].selection < 0.4 and 0.1 < found.figures[KNN].random < 0.4
 
 
+def test_photos_of_a_burst_are_not_references_of_each_other() -> None:
+    """The labels here are random: only a photo of the same burst could predict them."""
+    rng = np.random.default_rng(0)
+    scene = np.repeat(np.arange(500), 4)
+    keys = [make_key("images", str(number)) for number in range(len(scene))]
+    label = rng.integers(0, 4, 500)[scene].astype(str)
+    vectors = rng.standard_normal((500, 16))[scene] + 0.1 * rng.standard_normal((len(scene), 16))
+    columns = {"key": keys, "kind": label, "vector": to_binary(vectors)[0]}
+    scope = Scope(frozenset(columns), 0, "sample", (), None, "kind", embedding="vector")
+    found = compared(scope, columns, (rng.random(len(scene)) < 0.5).astype(np.int64))
+    assert found is not None
+    assert 0.1 < found.figures[KNN].selection < 0.4 and 0.1 < found.figures[KNN].random < 0.4
+
+
 def labelled(rows: int, every: int, rates: np.ndarray | None) -> tuple[Scope, dict, np.ndarray]:
     """Rows in two leaves, the second with a tenth of them; the leaf is the label. One of `every` has it in a file."""
     leaf = (np.random.default_rng(0).random(rows) < 0.1).astype(np.int64)
