@@ -98,8 +98,9 @@ class Columns:
     def of(self, name: str, data: list[bytes]) -> pa.Table:
         with ThreadPoolExecutor(THREADS) as pool:
             done = list(pool.map(self._prepare, data))
-        keys = pa.array([make_key(name, str(row)) for row in range(len(data))], pa.string())
-        table = pa.table({"key": keys, "sha256": [hashlib.sha256(item).hexdigest() for item in data]})
+        names = [str(row) for row in range(len(data))]
+        digests = [hashlib.sha256(item).hexdigest() for item in data]
+        table = pa.table({"key": [make_key(name, one) for one in names], "source_id": names, "sha256": digests})
         for stage, prepared in ((self.prints, [d[0] for d in done]), (self.embed, [d[1] for d in done])):
             columns = stage.process(Batch(table.select(["key"]), prepared))
             for field in stage.schema():
@@ -167,7 +168,7 @@ def contaminated(originals: pa.Table, pools: dict[str, pa.Table]) -> None:
     count = originals.num_rows // 2
     names = [str(row) for row in range(count)]
     reference_stage = ReferenceSet()
-    state = originals.slice(0, count).append_column("source_id", pa.array(names, pa.string()))
+    state = originals.slice(0, count)
     reference = reference_stage.finish(reference_stage.partial(state))
     for parameters in ({"embedding": None}, {"embedding": "embedding"}):
         stage = MatchReference(**parameters)

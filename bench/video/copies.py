@@ -92,6 +92,7 @@ def look(name: tuple[str, str], data: bytes, embed: Embed) -> dict[str, Any] | s
     vector = pa.array(columns["embedding"], embed.schema().field("embedding").type)
     return {
         "key": make_key(*name),
+        "source_id": "/".join(name),
         "sha256": hashlib.sha256(data).hexdigest(),
         "frame_hashes": [one and bytes.fromhex(one) for one in found.frame_hashes],
         "width": found.width,
@@ -113,7 +114,8 @@ def table(videos: Iterator[tuple[tuple[str, str], bytes]]) -> tuple[list[tuple[s
                 else:
                     names.append(name)
                     rows.append(row)
-    columns = {name: [row[name] for row in rows] for name in ("key", "sha256", "width", "height", "duration_ms")}
+    named = ("key", "source_id", "sha256", "width", "height", "duration_ms")
+    columns = {name: [row[name] for row in rows] for name in named}
     hashes = pa.array([row["frame_hashes"] for row in rows], SCHEMA.field("frame_hashes").type)
     vectors = pa.array([row["embedding"].as_py() for row in rows], embed.schema().field("embedding").type)
     field = embed.schema().field("embedding")
@@ -207,6 +209,7 @@ def lists(count: int, titled: bool) -> Iterator[pa.Table]:
         yield pa.table(
             {
                 "key": [make_key("lists", str(start + row)) for row in range(rows)],
+                "source_id": [str(start + row) for row in range(rows)],
                 "sha256": [hashlib.sha256(str(start + row).encode()).hexdigest() for row in range(rows)],
                 "frame_hashes": pa.array([black + [one.tobytes() for one in row] for row in hashes], kind),
                 "width": pa.array([640] * rows, pa.int32()),

@@ -26,22 +26,28 @@ MEMBERS = "members"
 """Name of the files, one per part of the artifact, with the part's rows that are in sets, sorted by key."""
 KINDS = ("keeper", "exact", "near", "semantic")
 """Kinds, indexed by their number in `members`."""
-_READS = ("sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
+_READS = ("source_id", "sha256", "pixel_sha256", "perceptual_hash", "flat", "width", "height")
 _PIXEL_BITS = 40
-"""Bits of a row's merit that hold its number of pixels; those above hold what it has of `prefer`."""
+"""Bits of a row's merit that hold its number of pixels; those above hold what it has of `prefer`, and one below its
+name."""
+_NAME_OF_A_COPY = (
+    r"(?i)([ ._-]?\(\d{1,3}\)|[ ._-]\(?(another |\d+(st|nd|rd|th) )?copy( ?\(?\d+\)?)?\)?)(\.\w+)?$|(^|/)copy of "
+)
+"""As browsers, Windows, macOS and Linux desktops name them: photo (1).jpg, photo - Copy (2).jpg, photo copy.jpg."""
 
 
 class FindDuplicates(Fit):
     """Find sets of images with equal bytes, equal pixels, or hashes within `max_distance`, transitively.
 
-    The keeper of a set is the member that ranks first by `prefer`, then by the most pixels, then by the smallest key.
+    The keeper of a set is the member that ranks first by `prefer`, then by the most pixels, then by a name that is not
+    a copy's (`photo.jpg` before `photo (1).jpg`), then by the smallest key.
     Flat images are compared exactly only. Artifact: `members`, one file per range of shards, with key, keeper and kind
     of each member of a set of two or more; and `summary`, counts. Kind is keeper, exact (bytes or pixels equal those of
     a member that ranks before it) or near.
     """
 
     op: ClassVar[str] = "duplicates.find"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     kind: ClassVar[str] = KIND
 
     max_distance: int = Field(
@@ -73,7 +79,7 @@ class FindDuplicates(Fit):
         return {
             SHARD: shard_words(table),
             "key": key_words(table.column("key").to_pylist()),
-            "merit": self._preferred(table) + pc.fill_null(pixels, 0).to_numpy(),
+            "merit": 2 * (self._preferred(table) + pc.fill_null(pixels, 0).to_numpy()) + _originals(table),
             "digests": np.stack([words for words, _ in digests], axis=1),
             "known": np.stack([known for _, known in digests], axis=1),
             "hash": _hashes(table.column("perceptual_hash")),
@@ -99,6 +105,12 @@ class FindDuplicates(Fit):
         group.progress(0.9, "storing members")
         store_members(stars, group, MEMBERS)
         return {SHARDS: shard_index(group), "summary": {"rows": sum(group.rows), **counts}}
+
+
+def _originals(table: Table) -> NDArray[np.int64]:
+    """1 for each row (n,) whose name is not that of a copy, otherwise 0."""
+    copies = pc.match_substring_regex(table.column("source_id"), _NAME_OF_A_COPY)
+    return 1 - pc.fill_null(copies, False).to_numpy().astype(np.int64)
 
 
 def _digests(column: pa.ChunkedArray) -> tuple[NDArray[np.uint64], NDArray[np.bool_]]:

@@ -19,7 +19,7 @@ from curate.core.contracts import Artifact, Table
 from curate.core.group import Group
 from curate.core.hashing import key_words
 from curate.core.row_lookup import SHARD, SHARDS, shard_index, shard_words
-from curate.duplicates.near.find import MEMBERS, FindDuplicates, _digests
+from curate.duplicates.near.find import MEMBERS, FindDuplicates, _digests, _originals
 
 SHORT_BITS = 14
 """Bits of a row's merit, below its pixels, for seconds."""
@@ -29,11 +29,11 @@ class FindVideoDuplicates(FindDuplicates):
     """Find sets of videos or clips with equal bytes, or with many frame hashes of `video.look` in common, transitively.
 
     The keeper of a set is the member that ranks first by `prefer`, then by the most pixels, then by duration, then by
-    the smallest key. The artifact is that of `duplicates.find`.
+    a name that is not a copy's, then by the smallest key. The artifact is that of `duplicates.find`.
     """
 
     op: ClassVar[str] = "duplicates.videos"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     max_distance: int = Field(
         20, ge=-1, le=64, description="Maximum Hamming distance between two hashes that match; -1: equal bytes only."
@@ -62,7 +62,7 @@ class FindVideoDuplicates(FindDuplicates):
         return {
             SHARD: shard_words(table)[lines],
             "key": key_words(table.column("key").to_pylist())[lines],
-            "merit": self._merit(table)[lines],
+            "merit": (2 * self._merit(table) + _originals(table))[lines],
             "digests": digests[lines],
             "known": np.stack([known, never], axis=1)[lines] & first[:, None],
             "hash": np.frombuffer(hashes, np.uint8).reshape(-1, 32),

@@ -29,6 +29,7 @@ def table(*data: bytes) -> pa.Table:
     return pa.table(
         {
             "key": [f"{i:032x}" for i in range(len(data))],
+            "source_id": [f"{i}.png" for i in range(len(data))],
             "sha256": [hashlib.sha256(item).hexdigest() for item in data],
             **pa.table(stage.process(Batch(pa.table({}), prepared)), schema=stage.schema()).to_pydict(),
             "width": pa.array([size[0] for size in sizes], pa.int32()),
@@ -40,6 +41,7 @@ def table(*data: bytes) -> pa.Table:
 SCHEMA = pa.schema(
     [
         ("key", pa.string()),
+        ("source_id", pa.string()),
         ("sha256", pa.string()),
         *Fingerprint().schema(),
         ("width", pa.int32()),
@@ -188,3 +190,26 @@ def test_a_preference_decides_before_the_number_of_pixels(
     assert set(stage.reads()) <= set(table.column_names)
     kept = as_dict(found(table, shards, prefer=tuple(prefer)))
     assert {row: kept[row][0] for row in (0, 1, 2, 4, 5)} == dict.fromkeys((0, 1, 2, 4, 5), keeper)
+
+
+@pytest.mark.parametrize(
+    "copies",
+    [
+        ["photo (1).jpg", "photo(2).jpg", "photo (copy).jpg"],
+        ["photo copy.jpg", "photo copy 2.jpg", "photo (another copy).jpg"],
+        ["photo - Copy.jpg", "photo - Copy (2).JPG", "photo (3rd copy).jpg"],
+        ["Copy of photo.jpg", "photo_copy.jpg", "a/Copy of photo"],
+    ],
+)
+@pytest.mark.parametrize("original", ["photo.jpg", "holiday (2019).jpg", "copyright.jpg", "photocopy.jpg", None])
+def test_the_image_whose_name_is_not_a_copys_is_kept(
+    rows: pa.Table, copies: list[str], original: str | None
+) -> None:
+    """Rows 0, 2 and 4 have equal pixels; 1 and 5, which are larger, have their place by size alone."""
+    names = [copies[0], None, copies[1], None, original, None, *"678"]
+    place = rows.column_names.index("source_id")
+    equal = rows.set_column(place, "source_id", pa.array(names)).take([0, 2, 4])
+    assert {keeper for keeper, _ in as_dict(found(equal)).values()} == {4}
+    names[1], names[5] = copies[2], copies[0]
+    larger = rows.set_column(place, "source_id", pa.array(names))
+    assert as_dict(found(larger))[4][0] == 1

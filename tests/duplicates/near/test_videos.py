@@ -39,6 +39,7 @@ def sets(videos: list[list[bytes | None]], shards: int = 1, equal: bool = False,
     table = pa.table(
         {
             "key": [f"{number:032x}" for number in range(count)],
+            "source_id": [f"{number}.mp4" for number in range(count)],
             "sha256": [
                 hashlib.sha256(b"" if equal else bytes([number % 256, number >> 8])).hexdigest()
                 for number in range(count)
