@@ -22,6 +22,7 @@ from curate.engine.run import Result, run
 from curate.engine.state import Options
 from curate.engine.workers.scheduler import Scheduler
 from curate.filter.where import Where
+from curate.select.uniform import SelectUniform
 from tests.engine import derived, experiment, toys
 from tests.engine.experiment import IMAGES, SHARD_ROWS
 from tests.engine.passes.test_items import Words
@@ -58,6 +59,47 @@ def assert_nothing_to_do(steps: dict[str, PlanLine]) -> None:
 
 def computed(result: Result) -> dict[str, int]:
     return {name: said["computed"] for name, said in result.stages().items() if said["computed"]}
+
+
+# --- what would go wrong ---
+
+
+def drawn(count: int, min_side: int = 60, images: int = IMAGES) -> Pipeline:
+    """A random sample of the images that are large enough: three of four."""
+    made = (
+        Pipeline()
+        .add("pool", experiment.Sizes(namespace="rules", rows=images))
+        .add("inspect", experiment.Inspect(), "pool")
+    )
+    made.add("size", experiment.MinSide(min_side=min_side), "inspect")
+    return made.add("sample", SelectUniform(count=count), "size").check()
+
+
+def test_a_target_above_what_is_left_is_noted(workspace: Path) -> None:
+    assert planned(drawn(IMAGES), workspace)["sample"].note == "depends on which rows pass size"  # is not known yet
+    run(drawn(IMAGES - SMALL), str(workspace))
+    assert_nothing_to_do(planned(drawn(IMAGES - SMALL), workspace))
+    for min_side, count, left in ((60, 97, 96), (60, 96, None), (32, 128, None), (71, 1, 0)):
+        note = planned(drawn(count, min_side), workspace)["sample"].note
+        text = f"count {count} is more than the {left} rows that are left, so the run will fail; lower it"
+        assert note == ("" if left is None else text)
+
+
+def test_a_target_is_compared_with_an_estimate_where_the_rows_are_not_known(workspace: Path) -> None:
+    """New files are expected to pass the filter as the others did."""
+    run(drawn(96), str(workspace))
+    more = drawn(193, images=2 * IMAGES)
+    assert "count 193 is more than the about 192 rows that are left" in planned(more, workspace)["sample"].note
+
+
+def test_filters_have_not_run_before_the_first_run(workspace: Path) -> None:
+    steps = planned(drawn(96), workspace)
+    assert (steps["size"].done, steps["size"].needed, steps["size"].compute) == (0, IMAGES, 0)
+    (line,) = (line for line in shown(steps).splitlines() if " size " in line and "min_side" in line)
+    assert line.split("│")[4].strip() == "not run" and [name for name in steps if steps[name].not_run] == ["size"]
+    run(drawn(96), str(workspace))
+    assert planned(drawn(96), workspace)["size"].done == IMAGES
+    assert "not run" not in shown(planned(drawn(96), workspace))
 
 
 # --- masks that no file has ---
@@ -155,7 +197,7 @@ def test_a_report_on_items_is_found_by_what_it_shows(workspace: Path) -> None:
     assert result.ledger["short"].of_items["words"].rejected == {"long": 14}
     assert_nothing_to_do(planned(report_pipeline(-1.0, 3), workspace))
     stricter = planned(report_pipeline(-1.0, 2), workspace)
-    assert stricter["page"].certainty == UNKNOWN
+    assert stricter["page"].certainty == ESTIMATED
     assert stricter["short"].gains is None  # of rows, which an item filter does not judge
 
 

@@ -410,7 +410,15 @@ class Pipeline:
         earlier = list(self.nodes)[: list(self.nodes).index(name)]
         same = [other for other in earlier if drawn[1] and self._draw(other) == drawn]
         why = "the larger sample contains the smaller one; give another seed for independent samples"
-        return [f"{drawn[1]}, as {', '.join(same)}: {why}"] if same else []
+        found = [f"{drawn[1]}, as {', '.join(same)}: {why}"] if same else []
+        return [*found, "leads nowhere: no stage reads it; name it in the `from` of one"] if self._idle(name) else found
+
+    def _idle(self, name: str) -> bool:
+        """Whether a stage decides about rows for nothing: no dataset and no report is made of what it passes on. What
+        Maps, Fits and Reduces write is on pages even if no stage reads it."""
+        ends = any(isinstance(node.stage, (Pack, Report)) for node in self.nodes.values())
+        decides = isinstance(self.nodes[name].stage, (Source, Derive, Filter, Select))
+        return ends and decides and not any(name in node.upstream for node in self.nodes.values())
 
     def _draw(self, name: str) -> tuple[str, str]:
         """A stage's pool and what its sample depends on; both empty for other stages."""

@@ -38,6 +38,11 @@ class PlanLine:
     dollars: float | None = None
     """What its requests to endpoints will cost, by the tokens of an earlier run and today's prices."""
 
+    @property
+    def not_run(self) -> bool:
+        """Whether a filter has not judged any row yet: nothing to compute, and nothing done."""
+        return self.done == self.compute == 0 and bool(self.needed)
+
 
 def table(lines: list[PlanLine]) -> Table:
     shown = Table(title="Plan", title_justify="left", header_style="bold")
@@ -51,7 +56,14 @@ def table(lines: list[PlanLine]) -> Table:
     shown.add_column("notes")
     for line in lines:
         hours = line.seconds * line.gpus / 3600 if line.seconds is not None and line.gpus else None
-        cells = [line.stage, line.op, line.kind, _number(line.done), _number(line.needed), _compute(line)]
+        cells = [
+            line.stage,
+            line.op,
+            line.kind,
+            "not run" if line.not_run else _number(line.done),
+            _number(line.needed),
+            _compute(line),
+        ]
         cells += [line.certainty, _number(line.seconds, ",.1f"), _number(hours, ".2f", ""), _number(line.bytes)]
         shown.add_row(*cells, _notes(line))
     seconds = sum(line.seconds or 0 for line in lines)

@@ -252,7 +252,7 @@ class GlobalStep(Step):
         target = planner.target(node)
         blocked = planner.blocked(node)
         if blocked:
-            line.note, line.needed = f"depends on {blocked}", target
+            line.note, line.needed = "; ".join(filter(None, [f"depends on {blocked}", planner.short(node)])), target
             planner.put(planner.expected(self, line, node))
             return
         built = ctx.outputs.built[node.name] = self.prepare(ctx)
@@ -260,7 +260,7 @@ class GlobalStep(Step):
         if built.manifest is None:
             line.needed = target if target is not None else planner.reaching(node)
             line.done, line.compute, line.certainty = 0, line.needed, ESTIMATED
-            line.after = planner.passing(node, line.needed)
+            line.after, line.note = planner.passing(node, line.needed), planner.short(node)
             del ctx.outputs.built[node.name]
         else:
             built.content = built.manifest.content or built.fingerprint
@@ -269,3 +269,5 @@ class GlobalStep(Step):
             line.after = built.manifest.entry.after
             planner.folded.add(node.name)
         planner.put(line)
+        if built.manifest is None:
+            planner.changing.add(node.name)  # even if no row is left

@@ -243,3 +243,15 @@ def test_keep_null_applies_to_maps_only() -> None:
     pipeline.add("light", toys.Light(), "bright", keep_null=True)
     message = "keep_null does not apply to toy.light, but to stages that compute facts; remove it"
     rejects(pipeline, f"pipeline: light: {message}")
+
+
+def test_a_stage_that_decides_for_nothing_is_a_caution() -> None:
+    """Columns and artifacts are on pages even if no stage reads them; and a recipe may still end with a filter."""
+    made = base().add("bright", toys.Brightness(), "pool").add("light", toys.Light(), "bright")
+    assert made.check().cautions("light") == []
+    made.add("parity", toys.Parity(), "bright").add("even", toys.Even(), "parity")
+    made.add("dataset", toys.PlainPack(), "even")
+    assert {name: found for name in made.check().nodes if (found := made.cautions(name))} == {
+        "light": ["leads nowhere: no stage reads it; name it in the `from` of one"]
+    }
+    assert made.upto("light").cautions("light") == []

@@ -202,9 +202,7 @@ def test_a_preference_decides_before_the_number_of_pixels(
     ],
 )
 @pytest.mark.parametrize("original", ["photo.jpg", "holiday (2019).jpg", "copyright.jpg", "photocopy.jpg", None])
-def test_the_image_whose_name_is_not_a_copys_is_kept(
-    rows: pa.Table, copies: list[str], original: str | None
-) -> None:
+def test_the_image_whose_name_is_not_a_copys_is_kept(rows: pa.Table, copies: list[str], original: str | None) -> None:
     """Rows 0, 2 and 4 have equal pixels; 1 and 5, which are larger, have their place by size alone."""
     names = [copies[0], None, copies[1], None, original, None, *"678"]
     place = rows.column_names.index("source_id")
