@@ -244,6 +244,16 @@ class Distribution:
             found.append((inside, f"{words[0]} to {words[1]}", Slice(self.rule.stage, None if alive else "", where)))
         return sorted(found, key=lambda one: one[0])
 
+    def nearest(self, at: float, table: pa.Table, count: int) -> pa.Table:
+        """The rows of a table with `columns` that lie nearest to a threshold, the nearest first."""
+        column = self.rule.column
+        if column in table.column_names:
+            values = table.column(column)
+        else:
+            values = parse(column).measure(pl.from_arrow(table.select(self.columns))).to_arrow()  # type: ignore[arg-type]
+        apart = np.abs(np.asarray(values, np.float64) - at)
+        return table.take(pa.array(np.argsort(apart, kind="stable")[:count]))
+
 
 def sampled(run: RunRecord, rule: Rule, at: float | None = None, seconds: float = 0.6) -> Distribution:
     """From up to SAMPLE shards, chosen by their ids, which are digests; no further ones after `seconds`."""

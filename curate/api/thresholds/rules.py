@@ -121,12 +121,22 @@ def ends(op: str, rule: Rule) -> tuple[Any, Any]:
     return rule.value(-FARTHEST if low else FARTHEST), rule.value(FARTHEST if low else -FARTHEST)
 
 
+def readers(run: RunRecord, stage: str) -> list[str]:
+    """Stages whose `from` names a stage."""
+    return [name for name, about in run.record["stages"].items() if stage in about["from"]]
+
+
 def sets(run: RunRecord, rule: Rule, at: float) -> list[str]:
     """Values of `--set` that give the run's recipe another threshold; with a new rule, the stages after `rule.stage`
     read a new filter."""
     if rule.parameter:
         return set_parameter(rule.stage, rule.parameter, rule.value(at))
-    return set_stage(run, free_name(run, f"{rule.stage}_kept"), new_filter(rule, at))
+    return set_stage(run, name_of_new(run, rule), new_filter(rule, at))
+
+
+def name_of_new(run: RunRecord, rule: Rule) -> str:
+    """Name of the filter that a new rule is."""
+    return free_name(run, f"{rule.stage}_kept")
 
 
 def new_filter(rule: Rule, at: float) -> dict[str, Any]:

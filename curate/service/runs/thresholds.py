@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from curate.api.recipes import as_yaml
 from curate.api.thresholds.distribution import Distribution, counted, sampled
-from curate.api.thresholds.rules import SIGNS, Rule, new_filter, numbers_of, rules, sets
+from curate.api.thresholds.rules import SIGNS, Rule, name_of_new, new_filter, numbers_of, readers, rules, sets
 from curate.core.errors import CurateError, InputError
 from curate.service.kept import QUESTION
 from curate.service.problems import InvalidProblem
@@ -87,11 +87,13 @@ def _asked(service: Service, one: FoundRun, about: object, make: Callable[[], T]
         raise InvalidProblem(str(error)) from None
 
 
-def lines(of: Moved) -> str:
-    """YAML of the filter with the threshold."""
+def lines(of: Moved) -> tuple[str, str, list[str]]:
+    """YAML of the filter with the threshold; for a new filter also its name, and the stages that are to read it."""
     if of.rule.parameter:
-        return f"{of.rule.parameter}: {_json(of)}"
-    return as_yaml({f"{of.rule.stage}_kept": new_filter(of.rule, of.at)}, width=1000)
+        return f"{of.rule.parameter}: {_json(of)}", "", []
+    record = of.one.workspace.run(of.one.attempt_id).record
+    name = name_of_new(record, of.rule)
+    return as_yaml({name: new_filter(of.rule, of.at)}, width=1000), name, readers(record, of.rule.stage)
 
 
 def order(of: Moved) -> RecipeOrder:

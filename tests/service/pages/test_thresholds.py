@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from urllib.parse import urlencode
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -66,6 +68,23 @@ def test_pages_are_well_formed(client: TestClient, second: None) -> None:
         problems = [one for one in Markup(answer.text).problems if "fragment" not in path or "leads nowhere" not in one]
         assert (answer.status_code, problems) == (200, []), path
         assert words in answer.text, path
+
+
+def test_the_images_nearest_to_the_threshold_are_shown(client: TestClient, curated: Curated) -> None:
+    every = np.sort(curated.workspace.table("first-1", "bright", ["brightness"]).table["brightness"].to_numpy())
+    below, above = every[every < 125.5][-pages.BORDER :], every[every > 125.5][: pages.BORDER]
+    for column, at in (("brightness", 125.5), ("brightness * -2", -251.0)):
+        text = client.get(address(f"{PAGE}/fragment/border", stage="bright", column=column, at=f"{at}")).text
+        sides = [re.findall(r'note"><bdi>([^<]*)', side) for side in text.split("<section")[1:3]]
+        shown = sorted(sorted(float(value) for value in side) for side in sides)
+        assert shown == [below.round().tolist(), above.round().tolist()]
+
+
+def test_a_new_filter_says_which_stages_are_to_read_it(client: TestClient) -> None:
+    text = " ".join(re.sub(r"<[^>]*>", "", client.get(address(**BRIGHT)).text).split())
+    assert "It rejects nothing until a stage reads it: in from of light" in text
+    assert "write bright_kept in place of bright." in text
+    assert "no stage reads page yet" not in text
 
 
 def test_a_mistake_is_reported_on_the_page(client: TestClient) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from fastapi import Response
 
+from curate.api.slices import MOST_ROWS
 from curate.api.thresholds.rules import Rule, plain
 from curate.core.errors import CurateError, InputError
 from curate.html.histogram import histogram_chart
@@ -24,7 +26,7 @@ from curate.service.samples.slices import ALL
 router = Pages()
 PATH = "/runs/{run_id}/thresholds"
 BORDER, BORDER_SECONDS = 8, 0.4
-"""Images on either side of a threshold, and how long to look for them."""
+"""Images on either side of a threshold, the nearest of MOST_ROWS, and how long to look for them."""
 SIGNS = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}
 
 
@@ -87,8 +89,9 @@ def _found(visit: Visit, moved: Moved) -> dict[str, Any]:
     base = f"/runs/{part(moved.one.id)}/thresholds/fragment"
     bands = {name: found.band(name, moved.at) for name in ("alive", "gained", "lost")}
     bands |= {name: found.band(name) for name in ("reached", "now")}
+    yaml, new, readers = actions.lines(moved)
     return {
-        "moved": moved, "at": plain(moved.at), "yaml": actions.lines(moved), "bands": bands, "query": query,
+        "moved": moved, "at": plain(moved.at), "yaml": yaml, "new": (new, readers), "bands": bands, "query": query,
         "chart": histogram_chart(edges, found.heights(), moved.at, rule.sign[0] == ">", rule.at, rule.column),
         "present": None if rule.at is None else plain(rule.at), "sign_words": SIGNS[rule.sign],
         "outside": found.outside(), "slider": (int(found.bars[0]), int(found.bars[-1]), found.place(moved.at)),
@@ -106,7 +109,8 @@ def _near(visit: Visit, seen: Looked, moved: Moved) -> dict[str, Any]:
         return ", ".join(f"{name} {shown(row[name])}" if len(names) > 1 else shown(row[name]) for name in names)
 
     for passes, text, which in moved.found.borders(moved.at):
-        found = seen.run.slice(which, names, limit=BORDER, seconds=BORDER_SECONDS)
+        found = seen.run.slice(which, names, limit=MOST_ROWS, seconds=BORDER_SECONDS)
+        found = replace(found, table=moved.found.nearest(moved.at, found.table, BORDER))
         query = {"stage": which.stage, "rejected": ALL if which.rejected == "" else "", "where": which.where}
         address = link(f"/runs/{part(seen.one.id)}/samples", **query, workspace=visit.query("workspace"))
         sides.append((passes, text, tiles(visit, seen, found, note), address, found))
