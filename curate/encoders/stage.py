@@ -61,13 +61,13 @@ class EncoderMap(Map):
         device = place(parse_spec(self.encoder), self.device)
         return self.model_copy(update={"device": "cuda" if gpus else "cpu"}) if device == "auto" else self
 
-    def pace(self, cpus: float, gpus: float) -> tuple[float, str] | None:
+    def pace(self, cpus: int, gpu: bool) -> tuple[float, str] | None:
         """Of images without a GPU, for the included encoders."""
-        seconds = CPU_SECONDS.get(self.encoder) if self.pixels and not gpus else None
+        seconds = CPU_SECONDS.get(self.encoder) if self.pixels and not gpu else None
         if seconds is None:
             return None
         faster = [f"{name} {seconds / other:.1f}" for name, other in CPU_SECONDS.items() if other < seconds]
-        return max(1.0, cpus) / seconds, f"without a GPU, {', '.join(faster)} times as fast" if faster else ""
+        return max(1, cpus) / seconds, f"without a GPU, {', '.join(faster)} times as fast" if faster else ""
 
     def preflight(self) -> list[str]:
         return problems(self.encoder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,9 +18,9 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from curate.core.contracts import Stage
-from curate.engine.backends import ClusterNode
+from curate.core.contracts import Resources, Stage
 from curate.engine.record.events import Events
+from curate.engine.workers.scheduler import Scheduler
 
 LINE_SECONDS = 15.0
 WINDOW_SECONDS = 30.0
@@ -239,14 +239,16 @@ def duration(seconds: float) -> str:
     return f"{hours} h {rest} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
-def pace(stage: Stage, rows: int, nodes: Sequence[ClusterNode]) -> str:
+def pace(stage: Stage, rows: int, workers: Scheduler) -> str:
     """How long so many rows will take, if the stage knows it before it has run; otherwise empty."""
-    cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
-    found = stage.pace(cpus, gpus)
-    if found is None or not rows:
+    if not rows or stage.pace(1, gpu=False) is None:
         return ""
-    faster = f"; {found[1]}" if found[1] and rows > MANY_ROWS else ""
-    return f"about {found[0]:,.0f} images/s on {cpus:g} CPUs, so {duration(rows / found[0])}{faster}"
+    cpus = workers.slots(Resources(cpus=1))
+    rate, faster = stage.pace(cpus, workers.has_gpu()) or (0, "")
+    if not rate:
+        return ""
+    hint = f"; {faster}" if faster and rows > MANY_ROWS else ""
+    return f"about {rate:,.0f} images/s on {cpus} CPU{'s' if cpus > 1 else ''}, so {duration(rows / rate)}{hint}"
 
 
 def count(number: float) -> str:

@@ -164,8 +164,9 @@ class Stage(BaseModel):
         """The same stage for a canary run on a `fraction` of the pool, with absolute targets scaled down."""
         return self
 
-    def pace(self, cpus: float, gpus: float) -> tuple[float, str] | None:
-        """(rows per second on so many CPUs and GPUs, what would be faster), if known before any row was computed."""
+    def pace(self, cpus: int, gpu: bool) -> tuple[float, str] | None:
+        """(rows per second on so many CPUs, perhaps with GPUs, what would be faster), if it is known before any row was
+        computed."""
         return None
 
     def meta_fields(self) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ class PassBuild:
         shards = self.pool.shards if streams else [s for s in self.pool.shards if not self._reuse_shard(s)]
         rows = sum(shard.rows for shard in shards)
         for node in self.nodes:
-            if expected := pace(node.stage, rows, self.ctx.tasks.backend.nodes()):
+            if expected := pace(node.stage, rows, self.ctx.tasks.backend):
                 self.ctx.progress.say(f"{node.name}: {expected}")
         with self.ctx.progress.step(" + ".join(self.counts), rows) as bar:
             self._bar = bar

@@ -46,11 +46,11 @@ def plan(
     outputs = Outputs(pipeline, storage, tombstones.load(storage), built=dict(built), known=known)
     events, losses = Events(storage, "plan", held=True), Losses(options.failure_budget)
     ctx = Context(outputs, TaskRunner(pipeline, backend, events), losses, options, events, Progress(None), portions)
-    rates, nodes = earlier_runs(ctx), backend.nodes()
+    rates = earlier_runs(ctx)
     lines = Planner(ctx, rates, exact).walk()
     for node in pipeline.nodes.values():
         line = lines[node.name]
-        expected = pace(node.stage, line.compute or 0, nodes)
+        expected = pace(node.stage, line.compute or 0, backend)
         line.note = "; ".join(text for text in (line.note, expected, *cautions(node.name, pipeline, portions)) if text)
         line.gpus = node.stage.resources().gpus
         if line.compute == 0:
