@@ -117,6 +117,17 @@ def test_my_images(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
+def test_labels(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    follow("labels.md", monkeypatch)
+    assert sorted(path.name for path in Path("exported/train").iterdir()) == ["blue", "green", "metadata.jsonl", "red"]
+    train, validation = (
+        {path.stem for path in Path("exported", name).rglob("*.jpg")} for name in ("train", "validation")
+    )
+    assert len(train) == 90 and validation and not train & validation
+    assert all(len(list(Path("exported/train", name).iterdir())) == 30 for name in ("red", "green", "blue"))
+
+
+@pytest.mark.long
 def test_search(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow("search.md", monkeypatch)
 

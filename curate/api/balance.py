@@ -71,7 +71,7 @@ def expected_balance(pipeline: Pipeline, runs: list[RunRecord], labels: str) -> 
     found = []
     for node in pipeline.nodes.values():
         stage = node.stage
-        if not isinstance(stage, SelectClusters):
+        if not isinstance(stage, SelectClusters) or stage.by is not None:
             continue
         run = next((run for run in reversed(runs) if _same_clusters(run, pipeline, node)), None)
         if stage.order_columns():

@@ -10,6 +10,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from curate.core.errors import CurateError
+
 META = "meta."
 """Prefix of a name that stands for a field of `meta`, not for a column."""
 
@@ -54,6 +56,26 @@ def column_of(meta: pa.ChunkedArray, name: str) -> pa.Array:
         rest = pl.Series(pl.from_arrow(whole.filter(other))).str.json_path_match(f"$['{name}']").to_list()
         found = pc.replace_with_mask(found, other, pa.array(rest, pa.string()))
     return found
+
+
+def texts_of(table: pa.Table, label: str) -> pa.Array:
+    """Labels (n,) by a column or `meta.FIELD`; null where a row has none, or an empty one."""
+    if label.startswith(META):
+        found = column_of(table.column("meta"), label)
+    else:
+        found = pa.concat_arrays(table.column(label).cast(pa.string()).chunks or [pa.array([], pa.string())])
+    return pc.if_else(pc.equal(found, ""), pa.scalar(None, pa.string()), found)
+
+
+def check_label(parameter: str, column: pa.Field) -> None:
+    """Raises CurateError unless values of the column can be labels: texts, whole numbers, or true and false."""
+    kind = column.type
+    plain = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean, pa.types.is_null)
+    if not any(is_plain(kind) for is_plain in plain):
+        raise CurateError(
+            f"{parameter}: column {column.name!r} holds {kind}; give a column with a word or whole number per row, or "
+            "meta.FIELD"
+        )
 
 
 def as_text(value: Any) -> str | None:

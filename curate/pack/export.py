@@ -1,6 +1,7 @@
 """A dataset in the container of another reader: MDS, litData, a folder of images, or Parquet.
 
-Every format gets the same samples in the same order: their members, byte by byte.
+Every format gets the same samples in the same order: their members, byte by byte. What a dataset carries as `label`
+becomes a column, as text, or class folders.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -22,11 +24,24 @@ import pyarrow.parquet as pq
 from curate.codec.tars import members
 from curate.core.errors import CorruptError, InputError, StorageError, did_you_mean
 from curate.core.store.storage import TEMPORARY, Storage, open_storage
+from curate.kernels.meta import as_text
 
 CHUNK_BYTES = 64 << 20
 """Size of the files of MDS and litData, and the largest row group of Parquet."""
 _FEATURES = {"image": {"_type": "Image"}, "frames": {"feature": {"_type": "Image"}, "_type": "List"}}
 """How Hugging Face `datasets` shows columns of Parquet; others are as they are."""
+LABEL = "label"
+_NOT_IN_NAMES = re.compile(r"[%/\\\x00-\x1f]|^\.")
+"""Characters of a label that its folder has as %2F."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Which fields the samples have."""
+
+    videos: bool
+    """They may be videos."""
+    labels: bool
 
 
 @dataclass(frozen=True)
@@ -42,16 +57,22 @@ class Sample:
         return self.parts["txt"].decode() if "txt" in self.parts else None
 
     @property
+    def label(self) -> str | None:
+        return as_text(json.loads(self.parts["json"]).get(LABEL))
+
+    @property
     def media(self) -> dict[str, bytes]:
         """The members that are not texts: an image; or the frames of a video, its mp4, or both."""
         return {name: data for name, data in self.parts.items() if name not in ("txt", "json")}
 
-    def flat(self, videos: bool) -> dict[str, bytes | str]:
+    def flat(self, shape: Shape) -> dict[str, bytes | str]:
         """For formats whose samples all have the same fields, of plain types: frames are joined, and `frame_sizes` is a
         JSON list of their bytes."""
         about: dict[str, bytes | str] = {"key": self.name}
         frames = [data for name, data in self.media.items() if name != "mp4"]
-        if videos:
+        if shape.labels:
+            about[LABEL] = self.label or ""
+        if shape.videos:
             about |= {"frames": b"".join(frames), "frame_sizes": json.dumps([len(data) for data in frames])}
             about["video"] = self.parts.get("mp4", b"")
         else:
@@ -67,25 +88,26 @@ Add = Callable[[Sample], None]
 
 
 @contextmanager
-def mds(folder: Path, videos: bool) -> Iterator[Add]:
+def mds(folder: Path, shape: Shape) -> Iterator[Add]:
     """For MosaicML's `streaming`."""
     from streaming import MDSWriter
 
-    names = ("key", "frames", "frame_sizes", "video") if videos else ("key", "image", "ext")
+    names = ("key", *([LABEL] if shape.labels else []))
+    names += ("frames", "frame_sizes", "video") if shape.videos else ("image", "ext")
     kinds = {name: "bytes" if name in ("frames", "video", "image") else "str" for name in (*names, "text", "json")}
     with MDSWriter(out=str(folder), columns=kinds, size_limit=CHUNK_BYTES) as out:
-        yield lambda sample: out.write(sample.flat(videos))
+        yield lambda sample: out.write(sample.flat(shape))
 
 
 @contextmanager
-def litdata(folder: Path, videos: bool) -> Iterator[Add]:
+def litdata(folder: Path, shape: Shape) -> Iterator[Add]:
     from litdata.streaming.cache import Cache
 
     cache, number = Cache(str(folder), chunk_bytes=CHUNK_BYTES), 0
 
     def add(sample: Sample) -> None:
         nonlocal number
-        cache[number] = sample.flat(videos)
+        cache[number] = sample.flat(shape)
         number += 1
 
     yield add
@@ -94,34 +116,42 @@ def litdata(folder: Path, videos: bool) -> Iterator[Add]:
 
 
 @contextmanager
-def imagefolder(folder: Path, videos: bool) -> Iterator[Add]:
-    """Files in a folder per tar, and `metadata.jsonl` with their texts. A sample of a dataset that may have videos has
-    a list of images."""
+def imagefolder(folder: Path, shape: Shape) -> Iterator[Add]:
+    """Files in a folder per label, those without one outside of all, or else per tar; and `metadata.jsonl` with their
+    texts. A sample of a dataset that may have videos has a list of images."""
     with open(folder / "metadata.jsonl", "w", encoding="utf-8") as lines:
 
         def add(sample: Sample) -> None:
-            names = []
+            names, label = [], sample.label
+            place = f"{sample.shard:06d}/" if not shape.labels else f"{folder_of(label)}/" if label else ""
             for ext, data in sample.media.items():
                 if ext == "mp4":
                     raise InputError(
                         f"export: {sample.name} has an mp4, which --to imagefolder cannot hold; give parquet"
                     )
-                names.append(f"{sample.shard:06d}/{sample.name}.{ext}")
+                names.append(f"{place}{sample.name}.{ext}")
                 (folder / names[-1]).parent.mkdir(exist_ok=True)
                 (folder / names[-1]).write_bytes(data)
-            place = {"frames_file_names": names} if videos else {"file_name": names[0]}
-            about = {"key": sample.name, "text": sample.text, "json": sample.parts["json"].decode()}
-            lines.write(json.dumps(place | about, ensure_ascii=False) + "\n")
+            about: dict[str, Any] = {"frames_file_names": names} if shape.videos else {"file_name": names[0]}
+            about |= {LABEL: label} if shape.labels else {}
+            about |= {"key": sample.name, "text": sample.text, "json": sample.parts["json"].decode()}
+            lines.write(json.dumps(about, ensure_ascii=False) + "\n")
 
         yield add
 
 
+def folder_of(label: str) -> str:
+    """The folder of a label, whose name is the label if it is one."""
+    return _NOT_IN_NAMES.sub(lambda found: f"%{ord(found[0]):02X}", label)
+
+
 @contextmanager
-def parquet(folder: Path, videos: bool) -> Iterator[Add]:
+def parquet(folder: Path, shape: Shape) -> Iterator[Add]:
     """A file per tar, which Hugging Face `datasets` shows with its images."""
     image = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    media = [("frames", pa.list_(image)), ("video", pa.binary())] if videos else [("image", image)]
-    schema = pa.schema([("key", pa.string()), *media, ("text", pa.string()), ("json", pa.string())])
+    media = [("frames", pa.list_(image)), ("video", pa.binary())] if shape.videos else [("image", image)]
+    label = [(LABEL, pa.string())] if shape.labels else []
+    schema = pa.schema([("key", pa.string()), *label, *media, ("text", pa.string()), ("json", pa.string())])
     features = {one.name: _FEATURES.get(one.name, {"dtype": str(one.type), "_type": "Value"}) for one in schema}
     schema = schema.with_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     rows, held, shard, out = list[dict[str, Any]](), 0, -1, None
@@ -145,7 +175,8 @@ def parquet(folder: Path, videos: bool) -> Iterator[Add]:
                 pq.ParquetWriter(folder / f"{sample.shard:06d}.parquet", schema, compression="zstd"),
             )
         shown = [{"bytes": data, "path": f"{sample.name}.{ext}"} for ext, data in sample.media.items() if ext != "mp4"]
-        found = {"frames": shown, "video": sample.parts.get("mp4")} if videos else {"image": shown[0]}
+        found: dict[str, Any] = {LABEL: sample.label} if shape.labels else {}
+        found |= {"frames": shown, "video": sample.parts.get("mp4")} if shape.videos else {"image": shown[0]}
         rows.append({"key": sample.name, **found, "text": sample.text, "json": sample.parts["json"].decode()})
         held += size
 
@@ -157,7 +188,7 @@ def parquet(folder: Path, videos: bool) -> Iterator[Add]:
             out.close()
 
 
-FORMATS: dict[str, Callable[[Path, bool], AbstractContextManager[Add]]] = {
+FORMATS: dict[str, Callable[[Path, Shape], AbstractContextManager[Add]]] = {
     "mds": mds, "litdata": litdata, "imagefolder": imagefolder, "parquet": parquet,
 }  # fmt: skip
 PACKAGES = {"streaming": "mosaicml-streaming"}
@@ -178,13 +209,13 @@ def export(dataset: str, to: str, folder: str) -> int:
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(f"export: {folder} is not empty; give a new or empty folder")
     storage = open_storage(dataset)
-    sizes, videos = _opened(storage, dataset)
+    sizes, shape = _opened(storage, dataset)
     aside, count = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{TEMPORARY}"), 0
     try:
         for left in target.parent.glob(f".{glob.escape(target.name)}.*{TEMPORARY}"):  # by a killed export
             shutil.rmtree(left, ignore_errors=True)
         aside.mkdir(parents=True)
-        with FORMATS[to](aside, videos) as add:
+        with FORMATS[to](aside, shape) as add:
             for shard, (tar, samples) in enumerate(sorted(sizes.items())):
                 for sample in _samples(storage, tar, shard, samples):
                     add(sample)
@@ -204,8 +235,8 @@ def export(dataset: str, to: str, folder: str) -> int:
     return count
 
 
-def _opened(storage: Storage, dataset: str) -> tuple[dict[str, int], bool]:
-    """Samples by tar, and whether they may be videos."""
+def _opened(storage: Storage, dataset: str) -> tuple[dict[str, int], Shape]:
+    """Samples by tar, and the fields that they have."""
     try:
         manifest, sizes = storage.read_json("manifest.json"), storage.read_json("sizes.json")
         with storage.open("index.parquet") as file:
@@ -217,7 +248,7 @@ def _opened(storage: Storage, dataset: str) -> tuple[dict[str, int], bool]:
         raise InputError(
             f"{dataset}: not a complete dataset ({what}); give the folder that `curate datasets` shows"
         ) from error
-    return sizes, "frame_offsets" in names
+    return sizes, Shape("frame_offsets" in names, LABEL in names)
 
 
 def _samples(storage: Storage, tar: str, shard: int, count: int) -> Iterator[Sample]:

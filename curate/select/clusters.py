@@ -1,9 +1,9 @@
-"""Base of the selections over a tree of clusters: a quota for each leaf, filled in an order of the leaf's rows."""
+"""Base of the selections over clusters or labels: a quota for each, filled in an order of its rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -11,20 +11,23 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from pydantic import Field, PrivateAttr, model_validator
 
-from curate.core.contracts import Artifact, Select, Table
-from curate.core.errors import CurateError
+from curate.core.contracts import Added, Artifact, Select, Table
+from curate.core.errors import CurateError, TargetError
 from curate.core.hashing import ranks
 from curate.kernels.groups import position_in_group
+from curate.kernels.meta import META, check_label, texts_of
 from curate.kernels.tree import TreeShape
 from curate.select.sampling import leaf_quotas
 
-NOT_SAMPLED = "not_sampled"
+NOT_SAMPLED, NO_LABEL = "not_sampled", "no_label"
 
 
 class SelectClusters(Select):
-    """Units are the clusters of a level, leaves by default. One with fewer rows than its quota gives all of them."""
+    """Units are the clusters of a level, leaves by default, or the labels that rows have. One with fewer rows than its
+    quota gives all of them."""
 
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
+    optional_ports: ClassVar[tuple[str, ...]] = ("tree",)
     sizes: ClassVar[tuple[str, ...]] = ("target", "share")
     """Parameters that say how many rows to take; a recipe gives one of them."""
 
@@ -37,6 +40,11 @@ class SelectClusters(Select):
     )
     multiplier: int = Field(1, ge=1, description="Most copies of a row.")
     seed: int = Field(0, ge=0, description="Seed of every random choice.")
+    by: Annotated[str | None, Added()] = Field(
+        None,
+        description="Column of labels, or `meta.FIELD`: samples among these in place of clusters, without `tree`. Rows "
+        "without a label are rejected: no_label.",
+    )
 
     _parents: list[NDArray[np.int64]] = PrivateAttr()
     _clusters: int = PrivateAttr()
@@ -62,11 +70,28 @@ class SelectClusters(Select):
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         """Raises CurateError if the tree has fewer levels."""
+        if self.by is not None:
+            self._parents = []
+            return
         shape, level = TreeShape.of(artifacts["tree"]), self.units_level()
         if level > len(shape.clusters):
             raise CurateError(f"{self.op}.level: {level}, but its `tree` has {len(shape.clusters)}; lower it")
         self._parents = list(shape.parents[level - 1 :])
         self._clusters = shape.clusters[level - 1]
+
+    def check_ports(self, given: Mapping[str, str]) -> None:
+        if self.by is None and "tree" not in given:
+            raise CurateError("port 'tree' is missing; give the stage that makes the cluster_tree, or `by`: labels")
+        if self.by is not None and "tree" in given:
+            raise CurateError(f"by: {self.by} with tree: {given['tree']}; give one of the two")
+
+    def check_columns(self, columns: pa.Schema) -> None:
+        """Raises CurateError if `by` is a column of other values than labels."""
+        if self.by is not None and not self.by.startswith(META):
+            check_label("by", columns.field(self.by))
+
+    def meta_fields(self) -> tuple[str, ...]:
+        return () if self.by is None else (self.by,)
 
     def scaled(self, fraction: float) -> Self:
         if self.target is None:
@@ -86,10 +111,15 @@ class SelectClusters(Select):
         return None
 
     def reads(self) -> tuple[str, ...]:
-        return (f"cluster_{self.units_level()}", *self.order_columns())
+        if self.by is None:
+            return (f"cluster_{self.units_level()}", *self.order_columns())
+        return tuple(dict.fromkeys(["meta" if self.by.startswith(META) else self.by, *self.order_columns()]))
 
     def deal(self, table: Table) -> Table:
         """Raises CurateError for clusters that are not in the tree."""
+        held = table.select(["key", *self.order_columns()])
+        if self.by is not None:
+            return held.append_column("unit", texts_of(table, self.by))
         name = f"cluster_{self.units_level()}"
         column = table.column(name)
         units = column.fill_null(-1).to_numpy().astype(np.int64)
@@ -98,10 +128,16 @@ class SelectClusters(Select):
                 f"{self.op}: {name} holds {units.min()}..{units.max()} ({column.null_count} null), but its `tree` has "
                 f"{self._clusters} clusters there; select from rows that were assigned to this tree"
             )
-        return table.select(["key", *self.order_columns()]).append_column("unit", pa.array(units))
+        return held.append_column("unit", pa.array(units))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Raises TargetError if the pool cannot give the target."""
+        if self.by is not None:
+            if not len(counts):
+                raise TargetError(
+                    f"{self.op}: no row that reaches it has a value of {self.by}; give `by` another column"
+                )
+            return self.quotas(counts)
         rows = np.zeros(self._clusters, dtype=np.int64)
         rows[: len(counts)] = counts
         return self.quotas(rows)
@@ -115,10 +151,18 @@ class SelectClusters(Select):
             target = max(1, int(self.share * rows.sum()))
         return leaf_quotas(rows, self._parents, target, self.multiplier, self.seed, self.even_share())
 
+    def remark(self, counts: NDArray[np.int64]) -> str:
+        if self.by is None or len(counts) > 1:
+            return ""
+        return f"all {counts.sum():,} rows have one value of {self.by}, so that this is a random sample; check `by`"
+
     def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
-        rank = ranks(self.seed, lines.column("key").to_pylist())
-        copies = copies_of(lines.column("unit").to_numpy(), quotas, rank, self.order(lines, quotas))
-        return {"copies": copies, "reject": pc.if_else(copies > 0, pa.scalar(None, pa.string()), NOT_SAMPLED)}
+        known = lines.column("unit").is_valid()
+        held, copies = lines.filter(known), np.zeros(lines.num_rows, dtype=np.int64)
+        rank = ranks(self.seed, held.column("key").to_pylist())
+        copies[known.to_numpy()] = copies_of(held.column("unit").to_numpy(), quotas, rank, self.order(held, quotas))
+        reasons = pc.if_else(known, NOT_SAMPLED, NO_LABEL)
+        return {"copies": copies, "reject": pc.if_else(copies > 0, pa.scalar(None, pa.string()), reasons)}
 
 
 def copies_of(

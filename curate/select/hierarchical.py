@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from curate.core.contracts import Added, Table
 from curate.core.hashing import key_words
@@ -21,9 +21,9 @@ COVER_ROWS = 1 << 16
 
 class SelectHierarchical(SelectClusters):
     """Sample evenly among clusters: distribute the target down the tree, evenly among siblings at each level, or a part
-    of it (`even`).
+    of it (`even`). With `by`, sample among labels: no tree is needed.
 
-    A cluster with fewer rows than its quota gives all of them. Rejects: not_sampled.
+    A cluster with fewer rows than its quota gives all of them. Rejects: not_sampled; with `by` also no_label.
     """
 
     op: ClassVar[str] = "select.hierarchical"
@@ -50,6 +50,12 @@ class SelectHierarchical(SelectClusters):
     unit_norm: Annotated[bool, Added()] = Field(
         True, description="Cover directions; false covers the vectors with their norms."
     )
+
+    @model_validator(mode="after")
+    def _one_level(self) -> Self:
+        if self.by is not None and self.level > 1:
+            raise ValueError(f"level: {self.level} with by: {self.by}; labels have no levels, leave it out")
+        return self
 
     def units_level(self) -> int:
         return self.level

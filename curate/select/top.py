@@ -23,7 +23,8 @@ class SelectTop(SelectClusters):
 
     `target` and `share` are distributed down the tree as in `select.hierarchical`. `count_per_cluster` and
     `share_per_cluster` take as many of each leaf, regardless of the levels above. Ties are broken by hash(seed, key).
-    Rows without a score (null or NaN) come last. Rejects: not_sampled.
+    Rows without a score (null or NaN) come last. With `by`, a leaf is a label. Rejects: not_sampled; with `by` also
+    no_label.
     """
 
     op: ClassVar[str] = "select.top"

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
+from curate.acquire.folder import AcquireFolder
 from curate.core.errors import CorruptError, InputError
+from curate.core.recipe.pipeline import Pipeline
+from curate.engine.run import run
 from curate.pack import export as module
-from curate.pack.export import export
+from curate.pack.export import Sample, Shape, export
+from curate.pack.webdataset import PackWebDataset
+from curate.select.all import SelectAll
+from tests.codec.make_images import encoded, noise
 from tests.compat.make import ARCHIVE
 from tests.conftest import ROOT
 from tests.e2e.commands import curate
@@ -64,6 +71,29 @@ def test_an_image_folder_has_every_file(made: dict[str, Path], tmp_path: Path) -
         assert found == [media for _, media, _, _ in expected]
         assert [(line["key"], line["text"]) for line in lines] == [(key, text) for key, _, text, _ in expected]
         assert len([path for path in out.rglob("*") if path.is_file()]) == sum(map(len, found)) + 1
+
+
+def test_labels_are_a_column_or_class_folders(tmp_path: Path) -> None:
+    labels = ["cat", "café/owl", "..", None]
+    for number, label in enumerate(labels):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        (tmp_path / "photos" / f"{number}.png").write_bytes(encoded(noise(8, 8, seed=number), "png"))
+        (tmp_path / "photos" / f"{number}.json").write_text(json.dumps({"kind": label} if label else {}))
+    made = Pipeline().add("pool", AcquireFolder(path=str(tmp_path / "photos"), namespace="labels"))
+    made.add("all", SelectAll(), "pool")
+    made.add("dataset", PackWebDataset(name="labels", carry={"label": "meta.kind"}), "all")
+    dataset = run(made.check(), str(tmp_path / "workspace")).outputs["dataset"]
+    export(dataset, "parquet", str(tmp_path / "table"))
+    [table] = [pq.read_table(path) for path in (tmp_path / "table").iterdir()]
+    assert Counter(table.column("label").to_pylist()) == Counter(labels)
+    export(dataset, "imagefolder", str(tmp_path / "classes"))
+    lines = [json.loads(line) for line in (tmp_path / "classes" / "metadata.jsonl").read_text().splitlines()]
+    assert Counter(line["label"] for line in lines) == Counter(labels)
+    folders = {line["label"]: line["file_name"].rpartition("/")[0] for line in lines}
+    assert folders == {"cat": "cat", "café/owl": "café%2Fowl", "..": "%2E.", None: ""}
+    assert all((tmp_path / "classes" / line["file_name"]).is_file() for line in lines)
+    sample = Sample("0-0-0", 0, {"png": b"", "json": b'{"label": 3}'})
+    assert sample.flat(Shape(videos=False, labels=True))["label"] == "3"
 
 
 def test_a_dataset_of_the_commit_before_is_exported(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ A filter decides by columns that Maps have computed, so that changing a threshol
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from curate.core.contracts.stage import Stage, Table
 
@@ -13,6 +13,9 @@ from curate.core.contracts.stage import Stage, Table
 class Filter(Stage):
     """Judges each live row by the columns it `reads`. It has no ports: let a Map read an artifact and write a column.
     The result for a row must not depend on other rows."""
+
+    emptied: ClassVar[str] = "look at its threshold"
+    """What the run says if it rejects all rows: why, or what to do."""
 
     def reads(self) -> tuple[str, ...]:
         """Columns of the pool's table or of upstream Maps; `key` is always there."""

@@ -34,6 +34,8 @@ class Select(Stage):
 
         `unit` (int64, >= 0): the cluster or concept that has a quota. All rows of a unit reach one `pick`. Without it,
         rows are counted as unit 0, and a `pick` gets an arbitrary part of them, so it must judge each row by itself.
+        Texts are labels: `plan` and `pick` get numbers for them, 0 … U - 1 in the order of the pool's labels. A row
+        whose label is null is not counted.
         `item` (string) and `row` (int64, position in `table`): a line per item, at least one per row; a null `unit` is
         not counted. All items of a row reach one `pick`, but the items of a unit reach several."""
         return table
@@ -41,6 +43,10 @@ class Select(Stage):
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """counts (U,): lines per unit -> quotas (U,): copies per unit. Raises TargetError, naming the maximum."""
         raise NotImplementedError
+
+    def remark(self, counts: NDArray[np.int64]) -> str:
+        """What is probably a mistake, given lines per unit (U,); "" for nothing. The run warns of it."""
+        return ""
 
     def pick(self, lines: Table, counts: NDArray[np.int64], quotas: NDArray[np.int64]) -> dict[str, Any]:
         """lines (m,): a part of the lines of all shards, with `key` and `unit`; counts and quotas (U,) of the whole

@@ -134,6 +134,9 @@ class Stage(BaseModel):
         """Raise CurateError if it cannot work with these columns. Called before anything runs, with all columns that
         reach it; the type `pa.null()` is not known yet."""
 
+    def check_ports(self, given: Mapping[str, str]) -> None:
+        """Raise CurateError if the given ports, with the stages that they name, do not fit the parameters."""
+
     def asks(self) -> Mapping[str, Endpoint]:
         """The endpoints that it asks, by name."""
         return {}

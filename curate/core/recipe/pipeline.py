@@ -338,6 +338,10 @@ class Pipeline:
             maker = self.nodes[name].stage
             if trait(maker, "kind") != expected:
                 raise node.fail(f"{port}: {name!r} ({maker.op}) does not make a {expected}; give a stage that does")
+        try:
+            node.stage.check_ports(node.ports)
+        except CurateError as error:
+            raise node.located(error) from None
 
     def _check_media(self, node: Node) -> None:
         """A stage that opens samples sees a medium of its pool."""

@@ -74,6 +74,7 @@ OPS = {
     "caption.compare": "curate.caption.compare.compare:Compare",
     "caption.report": "curate.caption.report.report:CaptionReport",
     "filter.where": "curate.filter.where:Where",
+    "filter.split": "curate.filter.split:Split",
     "cluster.fit": "curate.cluster.fit:FitTree",
     "cluster.assign": "curate.cluster.assign:Assign",
     "cluster.profile": "curate.cluster.profile.profile:Profile",

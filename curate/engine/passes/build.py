@@ -317,6 +317,9 @@ class PassBuild:
             else:
                 built.base = base
                 built.manifest = mask_manifest(node, built, entry, share)
+                if entry.before and not entry.after and not ctx.outputs.known.plan:
+                    why = trait(node.stage, "emptied")
+                    ctx.progress.emit("warning", text=f"{node.name}: rejects all {entry.before:,} rows; {why}")
         self.results = {}
 
     def _finish_map(self, node: Node, built: Built, entry: Entry, seconds: float, lines: list[dict[str, Any]]) -> None:

@@ -22,8 +22,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from curate.core.errors import InputError, StorageError
-from curate.core.hashing import digest, hashed_words, key_words
+from curate.core.hashing import digest, key_words
 from curate.core.store.cache import cache_folder
+from curate.kernels.sides import words_of_sets
 from distill.samples.cache import explain_errors, lock_folder, mark_used, publish_folder, remove_older
 
 VERSION = 3
@@ -46,7 +47,7 @@ class Index:
     def __init__(self, arrays: Mapping[str, NDArray[Any]], fingerprint: str) -> None:
         self._arrays, self.fingerprint = dict(arrays), fingerprint
         self.words, self.sets = arrays[KEY], arrays[SETS]
-        """(n, 2) uint64: keys, and `hashed_words` of duplicate sets (or of the key of a sample without a set)."""
+        """(n, 2) uint64: keys, and `words_of_sets` of duplicate sets (or of the key of a sample without a set)."""
 
     def __len__(self) -> int:
         return len(self.words)
@@ -117,7 +118,7 @@ def _part(batch: pa.RecordBatch, names: Sequence[str]) -> dict[str, NDArray[Any]
     keys = batch.column(KEY).cast(pa.string()).to_pylist()
     sets = batch.column(SETS).cast(pa.string()).to_pylist() if SETS in names else keys
     part[KEY] = key_words(keys)
-    part[SETS] = hashed_words(SETS, (name or key for name, key in zip(sets, keys, strict=True)))
+    part[SETS] = words_of_sets(name or key for name, key in zip(sets, keys, strict=True))
     return part
 
 

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from curate.core.hashing import hashed_words, rank_below, ranks_of_words
-from distill.samples.sources.index import SETS
+from curate.kernels.sides import held_out as lowest
+from curate.kernels.sides import words_of_sets
 from distill.samples.sources.mixture import Mixture
 
-_SALT = 0x7E57
 _BLOCK = 1 << 20
 
 
@@ -20,7 +19,7 @@ def held_out(
 ) -> NDArray[np.bool_]:
     """True (n,) for test samples. Copies of a key stay together; a sample without a duplicate set is its own set."""
     sets = keys if duplicate_sets is None else [name or key for name, key in zip(duplicate_sets, keys, strict=True)]
-    return _lowest(hashed_words(SETS, sets), seed, fraction)
+    return lowest(words_of_sets(sets), seed, fraction)
 
 
 def held_out_rows(mixture: Mixture, *, seed: int, fraction: float) -> NDArray[np.bool_]:
@@ -28,7 +27,7 @@ def held_out_rows(mixture: Mixture, *, seed: int, fraction: float) -> NDArray[np
     test = np.zeros(len(mixture), dtype=bool)
     for start in range(0, len(mixture) if fraction > 0 else 0, _BLOCK):
         rows = np.arange(start, min(start + _BLOCK, len(mixture)))
-        test[rows] = _lowest(mixture.sets_of(rows), seed, fraction)
+        test[rows] = lowest(mixture.sets_of(rows), seed, fraction)
     return test
 
 
@@ -36,8 +35,4 @@ def trained(mixture: Mixture, rows: NDArray[np.int64], *, seed: int, fraction: f
     """True (n,) for those of rows (n,) that are trained on: not held out, and of the kinds and natural sizes that their
     source is limited to."""
     found = mixture.within_limits(rows)
-    return found & ~_lowest(mixture.sets_of(rows), seed, fraction) if fraction > 0 else found
-
-
-def _lowest(sets_n2: NDArray[np.uint64], seed: int, fraction: float) -> NDArray[np.bool_]:
-    return rank_below(ranks_of_words(seed, sets_n2, _SALT), fraction)
+    return found & ~lowest(mixture.sets_of(rows), seed, fraction) if fraction > 0 else found

@@ -2,7 +2,7 @@
 
 work/lines/<stretch>            lines of a stretch of shards, by bucket (see shuffle.py)
 work/counts/<stretch>.parquet   their number per unit
-work/quotas.npy                 counts and quotas (2, U), mapped by every pick
+work/quotas.npy                 counts and quotas (2, U), mapped by every pick; with labels also hashes (3, U)
 work/picked/<bucket>            lines of a bucket with their copies, by stretch
 work/places/<stretch>.parquet   places of each shard's lines in rows/
 """
@@ -92,7 +92,9 @@ class SelectStep(GlobalStep):
                 for name, some, (first, _) in zip(names, shards, stretches, strict=True)
             )
             dealt: list[ShuffleFile] = ctx.tasks.must(select_scatter, scatters, stage, node.name)
-            ctx.tasks.must(select_plan, [PlanTask(*common, "quotas.npy" in there, tuple(names))], stage, node.name)
+            plan = PlanTask(*common, "quotas.npy" in there, tuple(names))
+            for remark in filter(None, ctx.tasks.must(select_plan, [plan], stage, node.name)):
+                ctx.progress.emit("warning", text=f"{node.name}: {remark}")
             full = [b for b in range(buckets) if any(file.rows[b] for file in dealt)]
             picked_names = {b: shuffle.stretch_name(b, names) for b in full}
             picks = (
@@ -148,5 +150,5 @@ def _explained(run: RunRecord, base: str, about: Explained) -> dict[str, Any]:
         found["items"] = [f"{r['item']}: {r['reject'] or r['copies']}" for r in table.to_pylist()]
     if unit >= 0:
         quota = read_selection(run.storage, base, "quotas.parquet")
-        found |= {f"unit {name}": quota.column(name)[unit].as_py() for name in ("count", "quota")}
+        found |= {f"unit {name}": quota.column(name)[unit].as_py() for name in quota.column_names}
     return found

@@ -28,10 +28,13 @@ from curate.engine.tasks import beat
 from curate.engine.tasks.stages import set_up
 from curate.engine.units import shuffle
 from curate.engine.units.common import fetched
+from curate.engine.units.select import labels
 from curate.engine.units.shuffle import Piece, ShuffleFile
 
 TOMBSTONED = -1
 """Unit of rows with a tombstone: they are not counted, and the stage does not receive them."""
+NO_UNIT = -2
+"""Unit of rows without a label, in the selection."""
 AT_A_TIME = 4
 """Tables of counts in memory at once: each may have millions of units."""
 GROUP_ROWS, FILE_ROWS = 1 << 13, 1 << 18
@@ -81,18 +84,20 @@ def select_scatter(task: SelectScatterTask) -> ShuffleFile:
         return shuffle.load(task.storage, path)
     stage = task.ready()
     counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+    names: dict[int, str] = {}
     note = {"rows": 0}
 
     def parts() -> Iterator[tuple[pa.Table, NDArray[np.int64]]]:
         read = partial(_read, task, stage.reads())
         for number, (table, rows, tombstoned) in enumerate(fetched(read, task.shards), task.first):
             with beat.working(task.name):
-                lines, bucket = _deal(stage, table, rows, tombstoned)
+                lines, bucket, known = _deal(stage, table, rows, tombstoned)
+                names.update(known)
                 unit = lines.column("unit").drop_null().to_numpy()
                 counts.append(np.unique(unit[unit != TOMBSTONED], return_counts=True))
                 note["rows"] += table.num_rows
                 yield _compact(lines, number), (bucket % np.uint64(task.buckets)).astype(np.int64)
-        _publish_counts(task, counts)
+        _publish_counts(task, counts, names)
 
     return shuffle.write(task.storage, path, parts(), task.buckets, note)
 
@@ -122,10 +127,11 @@ def _tombstoned_parents(task: SelectScatterTask, of: Rows, shard: Shard, rows: N
 
 def _deal(
     stage: Select, table: pa.Table, rows: NDArray[np.int64], tombstoned: NDArray[np.bool_]
-) -> tuple[pa.Table, NDArray[np.uint64]]:
+) -> tuple[pa.Table, NDArray[np.uint64], dict[int, str]]:
     """The stage's lines of live rows, then a line per tombstoned row, each with `key`, `unit` and `row` (one of
-    `rows`); and a number that decides each line's bucket: the unit if rows have one, otherwise the key."""
-    dealt = stage.deal(table.filter(pa.array(~tombstoned)))
+    `rows`); a number that decides each line's bucket: the unit if the line has one, otherwise the key; and the labels
+    of units that are texts."""
+    dealt, known = labels.hashed(stage.deal(table.filter(pa.array(~tombstoned))))
     names = dealt.column_names
     place, lost = np.flatnonzero(~tombstoned), np.flatnonzero(tombstoned)
     place = np.append(place[dealt.column("row").to_numpy()] if "row" in names else place, lost)
@@ -136,9 +142,15 @@ def _deal(
     lines = pa.concat_tables([own, none], promote_options="default")
     for name, values in (("key", table.column("key").take(pa.array(place))), ("row", pa.array(rows[place]))):
         lines = lines.append_column(name, values)
-    if "unit" in names and "item" not in names:
-        return lines, np.maximum(lines.column("unit").to_numpy(), 0).astype(np.uint64)
-    return lines, key_words(table.column("key").to_pylist())[:, 0][place]
+    unit = lines.column("unit")
+    by_unit = "unit" in names and "item" not in names
+    if by_unit and not unit.null_count:
+        return lines, np.maximum(unit.to_numpy(), 0).astype(np.uint64), known
+    bucket = key_words(table.column("key").to_pylist())[:, 0][place]
+    if by_unit:
+        own_unit = np.maximum(unit.fill_null(0).to_numpy(), 0).astype(np.uint64)
+        bucket = np.where(unit.is_null().to_numpy(), bucket, own_unit)
+    return lines, bucket, known
 
 
 def _compact(lines: pa.Table, shard: int) -> pa.Table:
@@ -151,11 +163,15 @@ def _compact(lines: pa.Table, shard: int) -> pa.Table:
     return lines
 
 
-def _publish_counts(task: SelectScatterTask, counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> None:
+def _publish_counts(
+    task: SelectScatterTask, counts: list[tuple[NDArray[np.int64], NDArray[np.int64]]], names: dict[int, str]
+) -> None:
     units, place = np.unique(np.concatenate([unit for unit, _ in counts]), return_inverse=True)
     found = np.zeros(len(units), np.int64)
     np.add.at(found, place, np.concatenate([count for _, count in counts]))
     table = pa.table({"unit": pa.array(units, pa.int64()), "count": found})
+    if names:
+        table = table.append_column(labels.LABEL, pa.array([names[unit] for unit in units.tolist()], pa.string()))
     task.storage.publish_table(task.work(f"counts/{task.stretch}.parquet"), table)
 
 
@@ -167,30 +183,44 @@ class PlanTask(SelectTask):
     stretches: tuple[str, ...]
 
 
-def select_plan(task: PlanTask) -> None:
-    """Counts of all stretches -> quotas, published as a table for people and an array for picks."""
+def select_plan(task: PlanTask) -> str:
+    """Counts of all stretches -> quotas, published as a table for people and an array for picks; returns what the stage
+    remarks."""
     if task.done:
-        return
+        return ""
     stage = task.ready()
-    counts = np.zeros(0, dtype=np.int64)
+    counts, known = _counted(task)
+    quotas = np.asarray(stage.plan(counts), dtype=np.int64)
+    counts = np.pad(counts, (0, max(0, len(quotas) - len(counts))))
+    quotas = np.pad(quotas, (0, len(counts) - len(quotas)))
+    names = {} if known is None else {labels.LABEL: known.column(labels.LABEL)}
+    task.storage.publish_table(f"{task.base}/quotas.parquet", pa.table(names | {"count": counts, "quota": quotas}))
+    with task.storage.publish(task.work("quotas.npy")) as path, open(path, "wb") as file:
+        hashes = [] if known is None else [known.column("unit").to_numpy()]
+        np.save(file, np.stack([counts, quotas, *hashes]))
+    return stage.remark(counts)
+
+
+def _counted(task: PlanTask) -> tuple[NDArray[np.int64], pa.Table | None]:
+    """Lines per unit (U,), of all stretches; and the labels, if units are."""
+    counts, found = np.zeros(0, dtype=np.int64), list[pa.Table]()
     files = [task.work(f"counts/{stretch}.parquet") for stretch in task.stretches]
     for first in range(0, len(files), AT_A_TIME):
         for table in fetched(task.storage.read_table, files[first : first + AT_A_TIME]):
             unit, count = table.column("unit").to_numpy(), table.column("count").to_numpy()
+            if labels.LABEL in table.column_names:
+                found = [labels.added([*found, table])]
+                continue
             if len(unit) and unit[-1] >= len(counts):
                 counts = np.pad(counts, (0, int(unit[-1]) + 1 - len(counts)))
             counts[unit] += count
-    quotas = np.asarray(stage.plan(counts), dtype=np.int64)
-    counts = np.pad(counts, (0, max(0, len(quotas) - len(counts))))
-    quotas = np.pad(quotas, (0, len(counts) - len(quotas)))
-    task.storage.publish_table(f"{task.base}/quotas.parquet", pa.table({"count": counts, "quota": quotas}))
-    with task.storage.publish(task.work("quotas.npy")) as path, open(path, "wb") as file:
-        np.save(file, np.stack([counts, quotas]))
+    return (found[0].column("count").to_numpy(), found[0]) if found else (counts, None)
 
 
 @lru_cache(maxsize=1)
 def _quotas(url: str, path: str) -> NDArray[np.int64]:
-    """Counts and quotas (2, U): mapped from a local disk, or read once by each process."""
+    """Counts, quotas, and hashes of the units that are labels (2 or 3, U): mapped from a local disk, or read once by
+    each process."""
     storage = open_storage(url)
     if storage.local:
         return np.load(storage.path(path), mmap_mode="r")
@@ -223,10 +253,11 @@ def select_pick(task: PickTask) -> ShuffleFile:
 
 
 def _pick(task: PickTask, stage: Select) -> tuple[pa.Table, Entry]:
-    counts, quotas = _quotas(task.storage.url, task.work("quotas.npy"))
+    counts, quotas, *hashes = _quotas(task.storage.url, task.work("quotas.npy"))
     lines = _by_key(shuffle.read(task.storage, task.pieces))
     lost = pc.fill_null(pc.equal(lines.column("unit"), TOMBSTONED), False)
     tombstoned, lines = lines.filter(lost), lines.filter(pc.invert(lost))
+    lines = labels.numbered(lines, *hashes) if hashes else lines
     picked = stage.pick(lines, counts, quotas)
     out = _picked_table(lines, picked)
     entry = _picked_entry(out, "item" in lines.column_names)
@@ -256,7 +287,7 @@ def _picked_table(lines: pa.Table, picked: dict[str, Any]) -> pa.Table:
         "copies": pa.array(picked["copies"]).cast(pa.int32()),
         "shard": lines.column("shard"),
         "row": lines.column("row"),
-        "unit": pc.fill_null(lines.column("unit"), 0),
+        "unit": pc.fill_null(lines.column("unit"), 0 if "item" in lines.column_names else NO_UNIT),
         "reject": pa.array(picked["reject"], pa.string()),
     }
     if "expected" in picked:
