@@ -19,8 +19,8 @@ from curate.pack.webdataset import carry_mapping
 
 FIXED = ("ext", "copy", "text_offset", "text_size", "width", "height")
 MOST_ROWS = 200_000
-MOST_VALUES = 12
-"""Values of a column that are listed, the most frequent first."""
+MOST_VALUES, FEW_VALUES = 2000, 12
+"""Values of a column that are listed, the most frequent first; and of one with more values than half of its rows."""
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CARD_BYTES = 20_000
 
@@ -118,15 +118,15 @@ def _values(column: pa.ChunkedArray, name: str, source: str) -> Values:
     distinct = pc.count_distinct(column).as_py()
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return Values(name, source, distinct, column.null_count, quantiles=_quantiles(column))
-    counts = _counts(column)
-    top = () if distinct > MOST_VALUES and max(counts.values()) == 1 else tuple(counts.items())
+    counts = _counts(column, FEW_VALUES if 2 * distinct > len(column) else MOST_VALUES)
+    top = () if distinct > FEW_VALUES and max(counts.values()) == 1 else tuple(counts.items())
     return Values(name, source, distinct, column.null_count, boolean=pa.types.is_boolean(kind), top=top)
 
 
-def _counts(column: pa.ChunkedArray) -> dict[str, int]:
+def _counts(column: pa.ChunkedArray, most: int = FEW_VALUES) -> dict[str, int]:
     counted = column.drop_null().value_counts()
     pairs = zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True)
-    return {str(value): rows for value, rows in sorted(pairs, key=lambda one: (-one[1], str(one[0])))[:MOST_VALUES]}
+    return {str(value): rows for value, rows in sorted(pairs, key=lambda one: (-one[1], str(one[0])))[:most]}
 
 
 def _quantiles(column: Any) -> tuple[float, ...]:

@@ -13,7 +13,7 @@ from curate.api.clusters import Clusters, clusters_of
 from curate.api.maps import MapPoints, columns_of, points
 from curate.api.pixels import SampleFile
 from curate.api.related import children_of, copies_of, packed_of, rows_of
-from curate.api.slices import Region, Slice, SlicePage, SliceReader
+from curate.api.slices import Region, Slice, SlicePage, SliceReader, has_captions
 from curate.api.stages import hashtag_map
 from curate.core.errors import RESUMES, CeilingError, CurateError, DrainedError, InputError
 from curate.core.ledger import Entry
@@ -236,6 +236,14 @@ class Run:
         """Up to `limit` rows that a stage passes on or rejects, in the pool's order, after `next` of another page.
         It ends early after about `seconds`. Raises InputError."""
         return SliceReader(self.record, which, columns).page(cursor, limit, seconds)
+
+    def preview(self, which: Slice, columns: Sequence[str] = (), *, limit: int = 12, seconds: float = 2.0) -> SlicePage:
+        """Up to `limit` such rows from all over the pool, not its first ones. Raises InputError."""
+        return SliceReader(self.record, which, columns).spread(limit, seconds)
+
+    def has_captions(self) -> bool:
+        """Whether samples came with captions, by up to 8 shards of each pool, or stages wrote texts."""
+        return has_captions(self.record)
 
     def rows_of(self, keys: Sequence[str]) -> SlicePage:
         """The rows with these keys, in this order, without those that the run does not have; meant for hundreds."""

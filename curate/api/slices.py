@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from curate.api.tables import Reads
 from curate.core.errors import CorruptError, InputError
 from curate.core.hashing import digest
 from curate.core.nouns.masks import NO_REASON
+from curate.core.nouns.pools import read_pool, read_shards
 from curate.engine.record.live import WITH_ROWS as WITH_ROWS
 from curate.engine.record.runs import RunRecord
 
@@ -32,6 +34,8 @@ FIXED = pa.schema(
 )
 """Columns of every slice; those that were asked for follow."""
 MOST_ROWS = 1000
+SPREAD = 8
+"""Shards of a preview, at even distances."""
 NAMED = ("name", "source_id")
 """Columns that `name_of` takes."""
 _KEY = re.compile("[0-9a-f]{32}")
@@ -118,6 +122,22 @@ class SliceReader:
         none = pa.nulls(len(table), pa.string())
         return pa.table([made.get(name, none) for name in self.schema.names], schema=self.schema)
 
+    def spread(self, limit: int, seconds: float) -> SlicePage:
+        """Up to `limit` rows from all over the slice, in the order of their keys, which are hashes. No further shard is
+        read after `seconds`."""
+        count, until = len(self.reads.rows.shards), time.monotonic() + seconds
+        found = [self.schema.empty_table().append_column("\0rank", pa.array([], pa.int64()))]
+        for place in _spread(count):
+            with contextlib.suppress(CorruptError):
+                table = self.shard(place).sort_by("key")[:limit]
+                found.append(table.append_column("\0rank", pa.array(range(len(table)), pa.int64())))
+            if time.monotonic() >= until:
+                break
+        table = pa.concat_tables(found).sort_by([("\0rank", "ascending"), ("key", "ascending")])[:limit]
+        if len(table) < limit and count > SPREAD:  # most of its rows are elsewhere
+            return self.page("", limit, max(0.0, until - time.monotonic()))
+        return SlicePage(table.drop_columns("\0rank").sort_by("key"), len(found) - 1, count, "")
+
     def page(
         self, cursor: str, limit: int, seconds: float, shard: Callable[[int], pa.Table] | None = None, mark: str = ""
     ) -> SlicePage:
@@ -145,3 +165,20 @@ class SliceReader:
                 break
         following = f"{mark}:{at}:{skip}" if at < count else ""
         return SlicePage(pa.concat_tables(tables), searched, count, following, tuple(lost))
+
+
+def _spread(count: int) -> list[int]:
+    return np.linspace(0, count - 1, min(count, SPREAD)).astype(int).tolist() if count else []
+
+
+def has_captions(run: RunRecord) -> bool:
+    """Whether samples came with captions, by up to SPREAD shards of each pool, or a stage wrote texts."""
+    if any(op.startswith("caption.") or op == "text.tags" for op in run.ops().values()):
+        return True
+    for base in (str(output["base"]) for output in run.outputs.values()):
+        shards = read_shards(run.storage, base) if base.startswith("pools/") else []
+        for place in _spread(len(shards)):
+            captions = read_pool(run.storage, shards[place].table, ["caption"]).column(0)
+            if captions.null_count < len(captions):
+                return True
+    return False

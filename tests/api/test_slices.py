@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from curate.api import Pipeline, Run, Slice, Workspace, make_stage
 from curate.api.slices import name_of
@@ -64,6 +65,26 @@ def test_rows_that_continue_with_nulls_have_not_left() -> None:
 def test_a_dataset_has_samples_by_their_keys(done: Run) -> None:
     assert done.packed_of(done.slice(Slice("half"), limit=3)) == {"dataset": 3}
     assert done.packed_of(done.slice(Slice("half", ""), limit=3)) == {}
+
+
+def test_a_preview_is_a_spread_and_not_the_first_rows(done: Run) -> None:
+    page = done.preview(Slice("pool"), ["width"], limit=8)
+    keys = page.table["key"].to_pylist()
+    assert len(set(page.table["shard"].to_pylist())) == 8 and keys == sorted(keys)
+    assert page.table.equals(done.preview(Slice("pool"), ["width"], limit=8).table)
+    first = done.slice(Slice("pool"), limit=8).table["key"].to_pylist()
+    assert set(keys) != set(first)
+    for which in (Slice("lit", ""), Slice("pool")):  # all of it, also where most is in shards that were not read
+        every = {row["key"] for row in everything(done, which)}
+        assert {*done.preview(which, limit=100).table["key"].to_pylist()} == every
+
+
+def test_a_run_has_captions_if_samples_came_with_some(done: Run, tmp_path: Path) -> None:
+    assert done.has_captions()
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    made = Pipeline().add("pool", make_stage("acquire.folder", namespace="n", path=str(tmp_path)))
+    run(made.add("text", make_stage("text.clean"), "pool").check(), str(tmp_path / "workspace"), run_id="one")
+    assert not Workspace(str(tmp_path / "workspace")).run("one").has_captions()
 
 
 def test_a_page_holds_no_more_than_its_rows(done: Run) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Path
 
@@ -29,6 +29,10 @@ class Made:
     ledger: Mapping[str, Entry]
     kinds: Mapping[str, str]
     """Stage -> kind of its artifact."""
+    captions: bool = True
+    """Whether there are texts to compare with the images."""
+    blurred: bool = False
+    """Whether rejects are blurred unless the reader asks for sharp ones."""
 
     @property
     def with_rows(self) -> list[str]:
@@ -69,11 +73,18 @@ def looked(service: Service, who: Principal, run: str, workspace: str | None) ->
         record = attempt.record
         outputs = record.outputs
         bases = {name: str(outputs[name]["base"]) for name in record.record["stages"] if name in outputs}
-        return Made(record.ops(), bases, record.ledger(), record.kinds())
+        blurred = blurs(record.record["recipe"], record.ops().values())
+        return Made(record.ops(), bases, record.ledger(), record.kinds(), attempt.has_captions(), blurred)
 
-    made = service.kept.get(who, ("made", one.place.id, one.attempt_id), make, f"record of run {run}", seconds=10.0)
+    kept = ("made", one.place.id, one.attempt_id)
+    made = service.kept.get(who, kept, make, f"record of run {run}", seconds=max(10.0, one.settled - 5.0))
     assert role is not None
     return Looked(one, attempt, made, who.sees_pixels(one.place.id), role)
+
+
+def blurs(recipe: Mapping[str, Any], ops: Iterable[str]) -> bool:
+    """Whether a run's rejects are blurred: what `blur` of the recipe's `vars` says, or if it downloads."""
+    return bool((recipe.get("vars") or {}).get("blur", "acquire.download" in ops))
 
 
 def check_pixels(seen: Looked) -> None:

@@ -99,15 +99,19 @@ def read(
     cursor: str | None = None,
     limit: int = 60,
     workspace: str | None = None,
+    spread: bool = False,
 ) -> tuple[Looked, SlicePage]:
-    """For pages. Raises InvalidProblem for an unknown stage, column or expression."""
+    """For pages; `spread`: rows from all over the slice. Raises InvalidProblem for an unknown stage, column or
+    expression."""
     seen = looked(service, who, run, workspace)
 
     def make() -> SlicePage:
+        if spread:
+            return seen.run.preview(which, columns, limit=limit, seconds=SECONDS)
         return seen.run.slice(which, columns, cursor=cursor or "", limit=limit, seconds=SECONDS)
 
     kind = PAGE if which.where is None and which.within is None else QUESTION
-    kept = ("slice", seen.one.place.id, seen.one.attempt_id, which, tuple(columns), cursor, limit)
+    kept = ("slice", seen.one.place.id, seen.one.attempt_id, which, tuple(columns), cursor, limit, spread)
     try:
         return seen, service.kept.get(who, kept, make, f"rows of {which.stage}", kind=kind, seconds=30.0)
     except InputError as error:

@@ -14,6 +14,7 @@ from PIL import Image
 from curate.api import Pipeline, Workspace, make_stage
 from curate.service.app import create_app
 from curate.service.database.models import IndexedRun
+from curate.service.samples.looking import blurs
 from curate.service.samples.samples import get_sample
 from curate.service.service import Service
 from tests.html.browser import Browser, Tab, width_on_a_phone
@@ -48,6 +49,14 @@ def test_the_pages_are_well_formed(client: TestClient, people: People, curated: 
     hidden = client.get(f"{BASE}/{curated.key}", headers=people.viewer.headers).text
     assert Markup(hidden).problems == [] and "see_pixels" in hidden and "/thumbnails/" not in hidden
     assert "/thumbnails/" not in client.get(BASE, headers=people.viewer.headers).text
+
+
+def test_rejects_are_blurred_where_the_recipe_says_so_or_downloads(client: TestClient) -> None:
+    assert blurs({}, ["acquire.list", "acquire.download"]) and not blurs({}, ["acquire.folder", "image.inspect"])
+    assert blurs({"vars": {"blur": True}}, ["acquire.folder"])
+    assert not blurs({"vars": {"blur": False}}, ["acquire.download"])
+    assert 'class="grid blurred"' not in client.get("/runs/first/rejects").text
+    assert 'class="grid blurred"' in client.get("/runs/first/rejects?blur=1").text
 
 
 def test_the_page_names_the_error_of_an_expression(client: TestClient) -> None:
@@ -156,9 +165,11 @@ def test_hostile_names_are_texts_and_the_grid_works_by_keyboard(browser: Browser
         assert width_on_a_phone(tab, 360) == 360
         tab.page.goto(f"{hostile}/runs/first/rejects?stage=few")
         tab.page.get_by_role("heading", name="seven").wait_for()
-        assert tab.evaluate("getComputedStyle(document.querySelector('.grid img')).filter").startswith("blur")
-        tab.page.goto(f"{hostile}/runs/first/rejects?stage=inspect&blur=0")
         assert tab.evaluate("getComputedStyle(document.querySelector('.grid img')).filter") == "none"
+        tab.page.get_by_label("Blur images").check()
+        tab.page.get_by_role("button", name="Show").click()
+        tab.page.wait_for_url("**blur=1")
+        assert tab.evaluate("getComputedStyle(document.querySelector('.grid img')).filter").startswith("blur")
         assert tab.messages == []
 
 

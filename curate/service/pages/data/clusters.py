@@ -88,7 +88,7 @@ def _above(found: Clusters, level: int, cluster: int | None) -> list[dict[str, A
 def _images(
     visit: Visit, seen: Looked, found: Clusters, level: int, items: list[dict[str, Any]]
 ) -> dict[int, list[Tile]]:
-    """Some samples of each cluster of the page, from the first shards."""
+    """Some samples of each cluster of the page, from all over the pool."""
     column, left = f"{found.rows_of}.cluster_{level}", [one["cluster"] for one in items]
     own: dict[int, list[Tile]] = {}
     for _ in range(READINGS):
@@ -115,6 +115,8 @@ def _read(visit: Visit, seen: Looked, found: Clusters, where: str, columns: list
     """None if the run assigned no rows to these clusters, or a shard is gone: the list is there without images."""
     try:
         which = Slice(found.rows_of, where=where)
-        return read(*visit.args, seen.one.id, which, columns, limit=limit, workspace=seen.one.place.name)[1]
+        return read(*visit.args, seen.one.id, which, columns, limit=limit, workspace=seen.one.place.name, spread=True)[
+            1
+        ]
     except CurateError:
         return None

@@ -52,7 +52,7 @@ def _of_run(visit: Visit, workspace: str, found: DatasetShape) -> dict[str, Any]
     values = {"balance": balance, "costs": run, "stage": stage, "pixels": seen.pixels, "place_name": workspace}
     if stage not in seen.made.with_rows:
         return values
-    _, some = read(*visit.args, found.run, Slice(stage), limit=SAMPLES, workspace=workspace)
+    _, some = read(*visit.args, found.run, Slice(stage), limit=SAMPLES, workspace=workspace, spread=True)
     return values | {
         "grid": tiles(visit, seen, some), "stage": stage,
         "all": link(f"/runs/{part(found.run)}/samples", stage=stage, workspace=workspace),

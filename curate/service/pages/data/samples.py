@@ -42,6 +42,7 @@ def samples(visit: Visiting, run_id: str) -> Response:
         "query": query,
         "stages": [(name, name) for name in names],
         "reasons": _reasons(seen, query["stage"]),
+        "unblurred": not seen.made.blurred,
     }
     try:
         values |= _grid(visit, run_id, query)
@@ -67,7 +68,7 @@ def _grid(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
         "more": _more(visit, seen, found, own, total) if found.next else {},
         "next": link(path, **own, cursor=found.next) if found.next else "",
         "first": link(path, **own) if cursor else "", "total": total,
-        "blurred": bool(query["rejected"]) and _blurred(visit),
+        "blurred": bool(query["rejected"]) and _blurred(visit, seen),
     }  # fmt: skip
 
 
@@ -132,28 +133,29 @@ def _reasons(seen: Looked, stage: str) -> list[tuple[str, str]]:
 
 @router.get("/runs/{run_id}/rejects")
 def rejects(visit: Visiting, run_id: str) -> Response:
-    """Each stage that rejected rows, with the first ones of each reason."""
+    """Each stage that rejected rows, with some of each reason."""
     seen, workspace = of_run(visit, run_id), visit.query("workspace") or None
     lost = {name: seen.made.rejected(name) for name in seen.made.with_rows}
     lost = {name: reasons for name, reasons in lost.items() if reasons}
     chosen = visit.query("stage") if visit.query("stage") in lost else next(iter(lost), "")
     groups, path = [], f"/runs/{part(run_id)}/samples"
     for reason, rows in list(lost.get(chosen, {}).items())[:MOST_REASONS]:
-        _, found = read(*visit.args, run_id, slice_of(chosen, reason, None), (), None, FEW, workspace)
+        which = slice_of(chosen, reason, None)
+        _, found = read(*visit.args, run_id, which, limit=FEW, workspace=workspace, spread=True)
         every = link(path, stage=chosen, rejected=reason, workspace=workspace)
         groups.append((reason.replace("_", " "), rows, tiles(visit, seen, found), every))
     stages = [(name, f"{name} ({sum(reasons.values()):,})") for name, reasons in lost.items()]
     return page(
         visit, "rejects", title="Rejects", stages=stages, chosen=chosen, groups=groups,
-        more=max(0, len(lost.get(chosen, {})) - MOST_REASONS), blurred=_blurred(visit),
-        total=sum(lost.get(chosen, {}).values()), every=link(path, stage=chosen, rejected=ALL, workspace=workspace),
+        more=max(0, len(lost.get(chosen, {})) - MOST_REASONS), blurred=_blurred(visit, seen),
+        unblurred=not seen.made.blurred, total=sum(lost.get(chosen, {}).values()),
+        every=link(path, stage=chosen, rejected=ALL, workspace=workspace),
         **run_values(visit, seen, "/rejects"),
     )  # fmt: skip
 
 
-def _blurred(visit: Visit) -> bool:
-    """Rejects are blurred unless the address says otherwise."""
-    return visit.query("blur") != "0"
+def _blurred(visit: Visit, seen: Looked) -> bool:
+    return visit.query("blur") != "0" if seen.made.blurred else visit.query("blur") == "1"
 
 
 @router.get("/runs/{run_id}/thumbnails/{shard}/{row}")

@@ -16,7 +16,7 @@ TABS: list[tuple[str, str, Callable[[Looked], bool]]] = [
     ("", "Overview", lambda _: True),
     ("/samples", "Samples", lambda seen: bool(seen.made.with_rows)),
     ("/rejects", "Rejects", lambda seen: any(map(seen.made.rejected, seen.made.with_rows))),
-    ("/captions", "Captions", lambda seen: any(op.startswith(("text.", "caption.")) for op in seen.made.ops.values())),
+    ("/captions", "Captions", lambda seen: bool(seen.made.with_rows) and seen.made.captions),
     ("/clusters", "Clusters", lambda seen: not CLUSTERS.isdisjoint(seen.made.kinds.values())),
     ("/map", "Map", lambda seen: bool(seen.made.maps)),
     ("/thresholds", "Thresholds", lambda seen: bool(seen.made.with_rows)),
