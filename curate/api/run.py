@@ -241,6 +241,15 @@ class Run:
         """Up to `limit` such rows from all over the pool, not its first ones. Raises InputError."""
         return SliceReader(self.record, which, columns).spread(limit, seconds)
 
+    def report(self, fingerprint: str) -> bytes:
+        """The HTML of the report in this folder. Raises InputError."""
+        made = [str(output["base"]) for name, output in self.record.outputs.items() if name in self.record.reports()]
+        base = next((base for base in made if base.rpartition("/")[2] == fingerprint), None)
+        try:
+            return self.record.storage.read(f"{base}/index.html")
+        except FileNotFoundError:
+            raise InputError(f"run {self.record.run_id} has no report {fingerprint!r}; run its recipe again") from None
+
     def has_captions(self) -> bool:
         """Whether samples came with captions, by up to 8 shards of each pool, or stages wrote texts."""
         return has_captions(self.record)

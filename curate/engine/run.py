@@ -321,6 +321,7 @@ def _close_record(ctx: Context, run_id: str, error: str | None, seconds: float) 
         "counts": {name: asdict(built.counts) for name, built in done.items()},
         "pins": {name: {"base": b.base, "fingerprint": b.fingerprint} for name, b in ctx.outputs.pinned().items()},
         "reused": result.reused,
+        "took": {name: built.manifest.seconds for name, built in done.items() if built.manifest},
         "ledger": {name: entry.to_json() for name, entry in result.ledger.items()},
         "spend": spend.to_json(),
         "allocated": ctx.backend.allocated().to_json(),

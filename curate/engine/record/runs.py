@@ -158,6 +158,15 @@ class RunRecord:
             return dict(self.result["reused"])
         return {name: bool(output["reused"]) for name, output in self.outputs.items()}
 
+    def took(self) -> dict[str, float | None]:
+        """Stage -> seconds that its output took, if this run built it; none of runs from before they were recorded."""
+        if self.result is not None:
+            found = self.result.get("took", {})
+        else:
+            found = {name: output.get("seconds") for name, output in self.outputs.items()}
+        reused = self.reused()
+        return {name: seconds for name, seconds in found.items() if not reused.get(name)}
+
     def masks(self) -> list[str]:
         """Manifests of the masks that the run built or found."""
         return list(dict.fromkeys(output["mask"] for output in self.outputs.values() if output.get("mask")))

@@ -66,6 +66,8 @@ class StageStatus:
     """For work not counted in rows: the share done and the current activity."""
     lanes: tuple[LaneRate, ...] = ()
     fetches: FetchStatus | None = None
+    seconds: float | None = None
+    """That it took, if this run built its output."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ def _ceilings(run: RunRecord) -> Ceilings:
 
 
 def _stages(run: RunRecord, state: str, known: list[dict[str, Any]]) -> tuple[StageStatus, ...]:
-    outputs, reused, ledger = run.outputs, run.reused(), run.ledger()
+    outputs, reused, ledger, took = run.outputs, run.reused(), run.ledger(), run.took()
     steps: dict[str, dict[str, Any]] = {}
     activity: dict[str, dict[str, Any]] = {}
     lanes: dict[str, dict[str, dict[str, Any]]] = {}
@@ -149,7 +151,8 @@ def _stages(run: RunRecord, state: str, known: list[dict[str, Any]]) -> tuple[St
             entry = ledger.get(name, Entry())
             ended = REUSED if reused.get(name) else DONE
             whole = _fetches(fetches.get(name, ()), over=True)
-            found.append(StageStatus(name, op, ended, entry.before, entry.before, fetches=whole))
+            rows, seconds = entry.before, took.get(name)
+            found.append(StageStatus(name, op, ended, rows, rows, fetches=whole, seconds=seconds))
             continue
         begun = any(name in seen for seen in (built, steps, lanes, activity))
         begun_state = RUNNING if state == "running" else UNFINISHED

@@ -8,18 +8,19 @@ from typing import Any
 from fastapi import Response
 from fastapi.responses import PlainTextResponse, RedirectResponse
 
-from curate.core.errors import CurateError
+from curate.core.errors import CurateError, InputError
 from curate.service.auth.roles import Role
 from curate.service.pages.data.tabs import Tab, of_run, run_values
 from curate.service.pages.forms import Form, Pages, done, in_turn, made, real, whole
 from curate.service.pages.graph import stages_graph
 from curate.service.pages.kit import LIMIT, Visit, Visiting, fragment, link, page, part
 from curate.service.places.workspaces import workspaces
-from curate.service.problems import InvalidProblem
+from curate.service.problems import InvalidProblem, NotFoundProblem
 from curate.service.runs import control
 from curate.service.runs.shapes import ChangedRun, NewLimits
 from curate.service.runs.submit import resume_run
 from curate.service.runs.views import RunPage, get_run, list_runs, run_page
+from curate.service.samples.looking import check_pixels
 from curate.service.states import State
 
 router = Pages()
@@ -28,6 +29,7 @@ LEVELS = (("debug", "debug"), ("info", "info"), ("warning", "warning"), ("error"
 STATES = [(state.value, state.value.capitalize()) for state in State]
 FRAGMENTS = ("progress", "funnel", "log")
 LOG_LINES = 100
+SANDBOX = "sandbox; default-src 'none'; img-src data:; style-src 'unsafe-inline'; frame-ancestors 'none'"
 RUN = "/runs/{run_id}"
 SHOWN_RECIPE = 8_000
 """Letters; the file has all of it."""
@@ -77,6 +79,18 @@ def recipe(visit: Visiting, run_id: str) -> Response:
     found = get_run(*visit.args, run_id, _where(visit))
     headers = {"Content-Disposition": f'attachment; filename="{part(found.id)}.yaml"', "Cache-Control": "no-store"}
     return PlainTextResponse(found.recipe, headers=headers)
+
+
+@router.get("/runs/{run_id}/reports/{name}")
+def report(visit: Visiting, run_id: str, name: str) -> Response:
+    """What a run wrote has neither scripts nor this origin here."""
+    seen = of_run(visit, run_id)
+    check_pixels(seen)
+    try:
+        found = seen.run.report(name)
+    except InputError as error:
+        raise NotFoundProblem(str(error)) from None
+    return Response(found, headers={"Content-Security-Policy": SANDBOX}, media_type="text/html")
 
 
 @router.get("/runs/{run_id}/fragment/{name}")
@@ -165,11 +179,13 @@ def _where(visit: Visit) -> str | None:
 
 def _shared(visit: Visit, seen: RunPage) -> dict[str, Any]:
     found, role = seen.run, seen.role
+    told = {line.stage for line in seen.funnel} if len(seen.funnel) <= FEW_STAGES else set()
     base = f"/runs/{part(found.id)}"
     return {
         "run": found, "ended": seen.final, "base": base, "suffix": link("", workspace=_where(visit)),
         "workspace": visit.query("workspace"), "may": role is not None and role.covers(Role.OPERATOR),
         "graph": stages_graph(found.stage_list),
+        "listed": [one for one in found.stage_list if one.remedy or one.stage not in told],
         "live": "" if seen.final else link(f"{base}/fragment/progress", workspace=_where(visit)),
     }  # fmt: skip
 

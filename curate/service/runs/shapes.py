@@ -243,6 +243,8 @@ class FunnelLine(Shape):
     found: int | None = None
     skipped: dict[str, int] = {}
     """Reason and extension -> how many."""
+    seconds: float | None = None
+    """That it took; null if an earlier run had built its output."""
 
 
 class Event(Shape):

@@ -243,13 +243,14 @@ def get_funnel(service: Served, who: Who, id: RunId, workspace: InWorkspace = No
 
 
 def _funnel(known: Known) -> list[FunnelLine]:
-    ops = {stage.stage: stage.op for stage in known.status.stages}
-    return [_funnel_line(stage, op, known.ledger[stage]) for stage, op in ops.items() if stage in known.ledger]
+    stages = {stage.stage: stage for stage in known.status.stages}
+    return [_funnel_line(stage, known.ledger[name]) for name, stage in stages.items() if name in known.ledger]
 
 
-def _funnel_line(stage: str, op: str, entry: Entry) -> FunnelLine:
+def _funnel_line(stage: StageStatus, entry: Entry) -> FunnelLine:
     return FunnelLine(
-        stage=stage, op=op, before=entry.before, rejected=dict(entry.rejected), unusable=dict(entry.unusable),
+        stage=stage.stage, op=stage.op, seconds=stage.seconds,
+        before=entry.before, rejected=dict(entry.rejected), unusable=dict(entry.unusable),
         error=dict(entry.error), kept=entry.kept, after=entry.after, children=entry.children,
         items={family: items.to_json() for family, items in entry.of_items.items()},
         found=None if entry.skipped is None else entry.found,

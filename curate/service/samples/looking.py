@@ -73,7 +73,7 @@ def looked(service: Service, who: Principal, run: str, workspace: str | None) ->
         record = attempt.record
         outputs = record.outputs
         bases = {name: str(outputs[name]["base"]) for name in record.record["stages"] if name in outputs}
-        blurred = blurs(record.record["recipe"], record.ops().values())
+        blurred = blurs(record.record.get("recipe") or {}, record.ops().values())
         return Made(record.ops(), bases, record.ledger(), record.kinds(), attempt.has_captions(), blurred)
 
     kept = ("made", one.place.id, one.attempt_id)

@@ -146,7 +146,7 @@ def pages(workspace: Workspace, service: Service) -> list[str]:
     given = {"run_id": "one", "other": "two", "workspace": place, "fingerprint": dataset.base.rpartition("/")[2]}
     found = []
     for route in iter_route_contexts(router.routes):
-        if "GET" in (route.methods or ()):
+        if "GET" in (route.methods or ()) and "/reports/" not in str(route.path):  # in a sandbox: see test_looking
             assert route.path is not None
             kind = route.path.split("/")[1]
             fragments = (

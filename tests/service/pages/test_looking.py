@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
@@ -64,6 +65,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     made.add("fit", make_stage("project.fit"), "embed")
     made.add("map", make_stage("project.place"), "clusters", projection="fit")
     made.add("packed", make_stage("pack.webdataset", name="bikes", carry={"label": "meta.folder"}), "sample")
+    made.add("report", make_stage("report.html"), "packed")
     found = Workspace(str(folder / "bikes"))
     found.submit(made.check(), run_id="one", options=Options(cpus=1)).wait()
     return found
@@ -155,6 +157,26 @@ def test_the_page_says_what_it_did_not_find(client: TestClient) -> None:
     assert "nowhere" in get(client, "/find?q=x&stage=nowhere", 422)
     assert "not found" in get(client, "/find?q=x&run=other", 404)
     assert get(client, "/find")
+
+
+# --- the run's page ---------------------------------------------------------------------------------------------------
+
+
+def test_each_stage_is_in_one_table_with_what_it_took(client: TestClient, run: Run) -> None:
+    text = get(client, "/runs/one")
+    assert text.count('id="s-embed"') == 1 and text.count("<bdi>embed</bdi>") == 1
+    assert run.record.took().keys() == run.record.record["stages"].keys()
+    [line] = [one for one in client.get("/api/v1/runs/one/funnel").json() if one["stage"] == "embed"]
+    assert line["seconds"] == run.record.took()["embed"] > 0
+
+
+def test_a_report_is_shown_without_scripts_and_apart_from_our_origin(client: TestClient, run: Run) -> None:
+    [href] = re.findall(r'href="(/runs/one/reports/[^"]*)"', get(client, "/runs/one"))
+    answer = client.get(href)
+    policy = answer.headers["content-security-policy"].split("; ")
+    assert answer.status_code == 200 and "Curation report" in answer.text
+    assert "sandbox" in policy and "default-src 'none'" in policy and "script" not in " ".join(policy)
+    get(client, "/runs/one/reports/none", 404)
 
 
 # --- clusters and captions --------------------------------------------------------------------------------------------

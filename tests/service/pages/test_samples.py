@@ -107,7 +107,7 @@ def test_thumbnails_and_files_are_never_pages(
     assert original.headers["content-disposition"].startswith("attachment;")
     assert original.headers["x-content-type-options"] == "nosniff"
     assert Image.open(io.BytesIO(original.content)).size
-    for closed in (path, f"/runs/first/files/{curated.key}"):
+    for closed in (path, f"/runs/first/files/{curated.key}", "/runs/first/reports/any"):
         assert client.get(closed, headers=people.viewer.headers).status_code == 403
 
 

@@ -134,6 +134,7 @@ def test_a_running_run_shows_its_stages_live(site: Site) -> None:
     assert line == {
         "stage": "pool", "op": "toy.pool", "before": 10, "rejected": {"small": 2}, "unusable": {}, "error": {},
         "kept": 0, "after": 8, "children": None, "items": {}, "found": None, "skipped": {},
+        "seconds": None,
     }  # fmt: skip
     assert site.ask("GET", f"runs/{run}/ledger").json()["pool"]["after"] == 8
 
