@@ -20,7 +20,7 @@ from curate.pack.webdataset import carry_mapping
 FIXED = ("ext", "copy", "text_offset", "text_size", "width", "height")
 MOST_ROWS = 200_000
 MOST_VALUES, FEW_VALUES = 2000, 12
-"""Values of a column that are listed, the most frequent first; and of one with more values than half of its rows."""
+"""Values of a column that are listed, the most frequent first; and of one in which few rows share a value."""
 QUANTILES = (0.0, 0.25, 0.5, 0.75, 1.0)
 CARD_BYTES = 20_000
 
@@ -118,7 +118,7 @@ def _values(column: pa.ChunkedArray, name: str, source: str) -> Values:
     distinct = pc.count_distinct(column).as_py()
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return Values(name, source, distinct, column.null_count, quantiles=_quantiles(column))
-    counts = _counts(column, FEW_VALUES if 2 * distinct > len(column) else MOST_VALUES)
+    counts = _counts(column, FEW_VALUES if distinct > 0.9 * len(column) else MOST_VALUES)
     top = () if distinct > FEW_VALUES and max(counts.values()) == 1 else tuple(counts.items())
     return Values(name, source, distinct, column.null_count, boolean=pa.types.is_boolean(kind), top=top)
 

@@ -171,7 +171,9 @@ def check(client: TestClient, address: str, statuses: Sequence[int] = (200, 303,
     if not answer.headers.get("content-type", "").startswith("text/html"):
         return ""
     found = Markup(answer.text)
-    problems = [one for one in found.problems if not one.startswith("#i-")]  # fragments have no icons
+    problems = [
+        one for one in found.problems if not one.startswith(("#i-", "#s-"))
+    ]  # fragments have no icons and no funnel
     assert problems == [], address
     assert not FORBIDDEN & {tag for tag, _ in found.elements}, address
     assert all(not about.get("src", "/x").startswith(("/pwn", "//")) for _, about in found.elements), address
