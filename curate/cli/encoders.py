@@ -21,7 +21,7 @@ def compare(
     encoder: Annotated[
         list[str] | None,
         typer.Option(
-            help="Encoder; may be repeated. The first is chosen if none is better (default: descriptor, tiny)."
+            help="Encoder; may be repeated. The first is chosen if none is better (default: lite1, tiny, descriptor)."
         ),
     ] = None,
     sample: Annotated[int, typer.Option(min=2, help="Number of images to look at, about.")] = 500,
@@ -30,7 +30,7 @@ def compare(
     """Say which encoder separates labels best; without labels in metadata, folders; otherwise altered copies."""
     from curate.api.encoders import compare_encoders
 
-    found = compare_encoders(images, encoder or ["descriptor", "tiny"], sample)
+    found = compare_encoders(images, encoder or ["lite1", "tiny", "descriptor"], sample)
     table = Table("encoder", f"right, by {found.by}", header_style="bold")
     for spec, share in found.accuracy.items():
         table.add_row(spec, f"{share:.1%}")
