@@ -24,6 +24,7 @@ from bench.ablations import (
     phi_s,
     relations,
     resolutions,
+    sampled,
     text_side,
     texts,
     xray_ladder,
@@ -35,7 +36,7 @@ from curate.core.errors import CurateError
 
 MODULES = (
     curated, relations, phi_s, packing, balanced, filtered, texts, objectives, pe_ladder, xray_ladder, text_side,
-    resolutions,
+    resolutions, sampled,
 )  # fmt: skip
 ABLATIONS = {module.__name__.rpartition(".")[2]: module for module in MODULES}
 SEEDS = (0, 1, 2)

@@ -239,22 +239,26 @@ KIND = range(10, 61)
 """Photos of a kind: the deepest hypernym of a photo's class that has as many."""
 
 
-def kinds(encoder: str) -> Callable[[int], Pool]:
-    """One photo of each of ImageNet's classes, as they are; those of no kind belong to no class."""
+@lru_cache(maxsize=1)
+def kinds(encoder: str) -> tuple[Floats, Images]:
+    """One photo of each of ImageNet's classes, as they are; the label of those of no kind is -1, the empty class."""
+    table, known = _photos(), taxonomy()
+    names = [known.by_offset[wnid[1:]] for wnid in table.column("wnid").to_pylist()]
+    of = [known.kinds(name) for name in names]
+    counts = Counter(kind for some in of for kind in some)
+    deep = [[kind for kind in some if counts[kind] in KIND] for some in of]
+    chosen = [max(some, key=lambda kind: len(known.path(kind)), default="") for some in deep]
+    sizes = Counter(chosen)
+    classes = sorted(kind for kind in sizes if kind and sizes[kind] in KIND)
+    labels = np.array([classes.index(kind) if kind in classes else -1 for kind in chosen])
+    images = table.column("image").to_pylist()
+    return features(images, encoder, "imagenet-photos"), Images(images, names, labels, [*classes, ""])
 
+
+def kinds_pool(encoder: str) -> Callable[[int], Pool]:
     def draw(seed: int) -> Pool:
-        table, known = _photos(), taxonomy()
-        names = [known.by_offset[wnid[1:]] for wnid in table.column("wnid").to_pylist()]
-        of = [known.kinds(name) for name in names]
-        counts = Counter(kind for some in of for kind in some)
-        chosen = [
-            max((k for k in some if counts[k] in KIND), key=lambda k: len(known.path(k)), default="") for some in of
-        ]
-        sizes = Counter(chosen)
-        codes = {kind: code for code, kind in enumerate(sorted(k for k in sizes if k and sizes[k] in KIND))}
-        labels = np.array([codes.get(kind, -1) for kind in chosen])
-        vectors = features(table.column("image").to_pylist(), encoder, "imagenet-photos")
-        return held_out(vectors, labels, np.random.default_rng(seed))
+        vectors, photos = kinds(encoder)
+        return held_out(vectors, photos.labels, np.random.default_rng(seed))
 
     return draw
 
@@ -276,7 +280,7 @@ POOLS: dict[str, Callable[[int], Pool | None]] = {
     f"CIFAR-10, {PHOTO_ENCODER}": cifar(PHOTO_ENCODER, False),
     f"CIFAR-10, 100 : 1, {PHOTO_ENCODER}": cifar(PHOTO_ENCODER, True),
     f"ImageNet crops, {PHOTO_ENCODER}": photos(PHOTO_ENCODER),
-    f"ImageNet kinds, {PHOTO_ENCODER}": kinds(PHOTO_ENCODER),
+    f"ImageNet kinds, {PHOTO_ENCODER}": kinds_pool(PHOTO_ENCODER),
     f"OpenClipart, {PHOTO_ENCODER}": clip_arts(PHOTO_ENCODER),
 }
 
