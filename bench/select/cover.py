@@ -33,7 +33,7 @@ from curate.engine.run import run
 from curate.select.hierarchical import SelectHierarchical
 
 SHARD_ROWS = 10_000
-STRATEGIES = ("random", "cover")
+STRATEGIES = ("random", "cover", "fast_cover")
 
 
 class Vectors(Map):

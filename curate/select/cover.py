@@ -20,6 +20,10 @@ from curate.core.hashing import ranks_of_words
 CANDIDATES = 24
 MOST_ROWS = 1024
 """Rows that are covered together: similarities take the square of it in memory and time."""
+SKETCH_ROWS, SKETCH_DIMS = 256, 64
+"""Of a cover of sketches: rows of a part, and numbers of a row, a byte each."""
+NO_DIRECTION = -128
+"""First number of the sketch of a vector that is not finite."""
 LENGTH_BITS = 10
 """The longest vector has fewer than 2**10 units, so that squared distances are below 2**24, which float32 holds."""
 
@@ -52,6 +56,20 @@ def cover(
     if quota >= len(rows):
         return np.append(rows, others[: quota - len(rows)])
     return rows[_greedy(_similarity(vectors_MD[rows]), _draws(words_M2[:1], quota, candidates, seed))]
+
+
+def sketches(vectors_MD: NDArray[np.float32]) -> NDArray[np.int8]:
+    """Unit vectors -> 64 random projections of each (M, 64), in 1/32 of their standard deviation (Achlioptas 2003:
+    signs suffice). Distances among them are those among the vectors, give or take a tenth. Sums of whole numbers that
+    float32 holds: they depend on no order."""
+    dim = vectors_MD.shape[1]
+    bits = ranks_of_words(0, np.stack([np.arange(dim, dtype=np.uint64)] * 2, axis=1))
+    signs_DS = 2.0 * np.unpackbits(bits[:, None].view(np.uint8), axis=1).astype(np.float32) - 1
+    finite_M = np.isfinite(vectors_MD.sum(axis=1))
+    whole_MD = np.rint(np.where(finite_M[:, None], vectors_MD, 0) * np.float32(1024))
+    found = np.clip(np.rint(whole_MD @ signs_DS / np.float32(32)), -127, 127).astype(np.int8)
+    found[~finite_M] = NO_DIRECTION
+    return found
 
 
 def _draws(word_12: NDArray[np.uint64], steps: int, candidates: int, seed: int) -> NDArray[np.uint64]:

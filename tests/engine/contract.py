@@ -173,6 +173,7 @@ STAGES: dict[str, tuple[str, str | list[str], dict[str, Any], dict[str, str]]] =
         {"target": 8, "strategy": "cover", "level": 2, "even": 0.5},
         {"tree": "tree"},
     ),
+    "covered_fast": ("select.hierarchical", "clusters", {"target": 8, "strategy": "fast_cover"}, {"tree": "tree"}),
     "profile": ("cluster.profile", "clusters", {"source": "meta.category", "sample": 3, "tiny": 2}, {"tree": "tree"}),
     "drift": ("cluster.drift", "clusters", {"least_rows": 1}, {"tree": "tree"}),
     "fit_on": ("select.uniform", ["unique", "embed"], {"count": 7}, {}),

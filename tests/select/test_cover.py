@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from curate.core.hashing import key_words, make_key
-from curate.select.cover import CANDIDATES, cover, parts
+from curate.select.cover import CANDIDATES, NO_DIRECTION, cover, parts, sketches
 
 
 def rows_of(count: int, seed: int, groups: int = 4) -> tuple[np.ndarray, np.ndarray]:
@@ -84,3 +84,18 @@ def test_equal_rows_and_rows_without_a_direction() -> None:
     assert set(cover(vectors, words, 4, 0).tolist()) == {1, 3, 5, 7}
     assert set(cover(vectors, words, 5, 0).tolist()) > {1, 3, 5, 7}
     assert len(set(cover(np.full((9, 3), np.nan, np.float32), words, 3, 0).tolist())) == 3
+
+
+def test_sketches_keep_distances_and_do_not_depend_on_the_rows_beside_them() -> None:
+    vectors = np.random.default_rng(3).standard_normal((300, 1280)).astype(np.float32)
+    vectors[100:] += 2 * vectors[:1]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = sketches(vectors).astype(np.float64)
+    scale = (found**2).sum(1).mean()
+    error = found @ found.T / scale - vectors @ vectors.T
+    assert np.abs(error).mean() < 0.12 and abs(error.mean()) < 0.03
+    assert np.array_equal(np.concatenate([sketches(vectors[:7]), sketches(vectors[7:])]), found)
+    assert np.array_equal(sketches(vectors[::-1])[::-1], found)
+    vectors[4, 9] = np.nan
+    assert (sketches(vectors)[4] == NO_DIRECTION).all() and np.array_equal(sketches(vectors)[5:], found[5:])
+    assert found.min() > NO_DIRECTION

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from curate.core.errors import CurateError
 from curate.core.hashing import make_key
@@ -115,17 +116,32 @@ def test_a_larger_sample_holds_the_smaller_one(
     assert smaller <= chosen(tree, rows, larger, strategy=strategy, level=level)
 
 
-def test_a_cover_takes_rows_of_every_group_in_a_cluster() -> None:
+@pytest.mark.parametrize("strategy", ["cover", "fast_cover"])
+def test_a_cover_takes_rows_of_every_group_in_a_cluster(strategy: str) -> None:
     """By chance 8 of 100 rows miss the last group, of 5 rows, more often than not."""
     group = np.repeat(np.arange(4), [60, 25, 10, 5])
     keys = [make_key("pool", str(number)) for number in range(len(group))]
     embedding = to_binary(np.eye(4, dtype=np.float32)[group])[0]
-    stage = SelectHierarchical(target=8, strategy="cover")
+    stage = SelectHierarchical(target=8, strategy=strategy)
     stage.setup({"tree": {"levels": {"levels": [{"clusters": 1}]}}})
     lines = stage.deal(pa.table({"key": keys, "cluster_1": np.zeros(len(group), np.int64), "embedding": embedding}))
     counts = np.array([len(group)])
     copies = stage.pick(lines, counts, stage.plan(counts))["copies"]
     assert copies.sum() == 8 and set(group[copies > 0]) == set(range(4))
+
+
+def test_a_fast_cover_sends_sketches_and_takes_rows_without_a_direction_last() -> None:
+    vectors = np.random.default_rng(0).standard_normal((40, 96)).astype(np.float32)
+    vectors[:5] = np.nan
+    keys = [make_key("pool", str(number)) for number in range(40)]
+    stage = SelectHierarchical(target=35, strategy="fast_cover")
+    stage.setup({"tree": {"levels": {"levels": [{"clusters": 1}]}}})
+    lines = stage.deal(pa.table({"key": keys, "cluster_1": np.zeros(40, np.int64), "embedding": to_binary(vectors)[0]}))
+    assert set(lines.column_names) == {"key", "unit", "sketch"} and lines.column("sketch").type == pa.binary(64)
+    counts = np.array([40])
+    assert stage.pick(lines.slice(0, 40), counts, stage.plan(counts))["copies"].tolist() == [0] * 5 + [1] * 35
+    with pytest.raises(ValidationError, match="fast_cover covers directions only"):
+        SelectHierarchical(target=1, strategy="fast_cover", unit_norm=False)
 
 
 def test_a_level_that_the_tree_does_not_have_is_one_line() -> None:

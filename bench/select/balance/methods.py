@@ -17,7 +17,7 @@ from curate.core.group import MemoryGroup
 from curate.core.hashing import ranks_of_words
 from curate.kernels.nearest.search import nearest
 from curate.select.clusters import copies_of
-from curate.select.cover import CANDIDATES, cover, parts
+from curate.select.cover import CANDIDATES, MOST_ROWS, SKETCH_ROWS, cover, parts, sketches
 from curate.select.sampling import leaf_quotas, level_rows
 
 THREADS = 1
@@ -59,6 +59,8 @@ class Clustered:
     inside: str = "random"
     even: float = 1.0
     """Share of the target that is distributed evenly down the tree; the rest by the sizes of the clusters."""
+    fast: bool = False
+    """A cover of sketches in small parts."""
     candidates: int = CANDIDATES
     """Random rows of which a cover takes the best."""
     covered: float = 1.0
@@ -97,7 +99,9 @@ class Clustered:
     ) -> Indices:
         last = int(self.farthest * len(rows))
         near = np.sort(rows[np.argsort(distance[rows], kind="stable")[: len(rows) - last]])
-        first = covered(pool, keys, near, min(len(near), round(self.covered * quota)), seed, self.candidates)
+        seen, most = (sketched(pool), SKETCH_ROWS) if self.fast else (pool.vectors, MOST_ROWS)
+        count = min(len(near), round(self.covered * quota))
+        first = covered(seen, keys, near, count, seed, self.candidates, most)
         rest = np.setdiff1d(near if len(near) >= quota else rows, first)
         return np.append(first, rest[np.argsort(rank[rest])[: quota - len(first)]])
 
@@ -131,13 +135,26 @@ class Clustered:
         return clusters, distance, parents[self.level - 1 :], rows[self.level - 1]
 
 
+def sketched(pool: Pool) -> NDArray[np.float32]:
+    if "sketches" not in pool.trees:
+        pool.trees["sketches"] = sketches(pool.vectors).astype(np.float32)
+    found: NDArray[np.float32] = pool.trees["sketches"]
+    return found
+
+
 def covered(
-    pool: Pool, keys: NDArray[np.uint64], rows: Indices, quota: int, seed: int, candidates: int = CANDIDATES
+    vectors: NDArray[np.float32],
+    keys: NDArray[np.uint64],
+    rows: Indices,
+    quota: int,
+    seed: int,
+    candidates: int = CANDIDATES,
+    most: int = MOST_ROWS,
 ) -> Indices:
     """Rows of a cluster, of at most `quota`."""
     pieces = [
-        rows[part][cover(pool.vectors[rows[part]], keys[rows[part]], share, seed, candidates)]
-        for part, share in parts(keys[rows], quota, seed)
+        rows[part][cover(vectors[rows[part]], keys[rows[part]], share, seed, candidates)]
+        for part, share in parts(keys[rows], quota, seed, most)
         if share
     ]
     return np.concatenate([np.empty(0, np.int64), *pieces])
@@ -146,7 +163,7 @@ def covered(
 def parts_cover(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
     """A cover of parts of the pool at random, without clusters."""
     keys = words(pool, seed)
-    return [covered(pool, keys, np.arange(len(pool.vectors)), target, seed) for target in targets]
+    return [covered(pool.vectors, keys, np.arange(len(keys)), target, seed) for target in targets]
 
 
 def whole_cover(pool: Pool, targets: Sequence[int], seed: int) -> list[Indices]:
@@ -208,6 +225,9 @@ METHODS: dict[str, Method] = {
     "flat, cover, by size": Clustered(flat=True, inside="cover", even=0.0),
     "flat, cover of 3, half by size": Clustered(flat=True, inside="cover", even=0.5, candidates=3),
     "flat, cover of 2, half by size": Clustered(flat=True, inside="cover", even=0.5, candidates=2),
+    "flat, fast cover": Clustered(flat=True, inside="cover", fast=True),
+    "flat, fast cover, half by size": Clustered(flat=True, inside="cover", even=0.5, fast=True),
+    "flat, fast cover, by size": Clustered(flat=True, inside="cover", even=0.0, fast=True),
     "flat, half cover, half by size": Clustered(flat=True, inside="cover", even=0.5, covered=0.5),
     "flat, cover without the farthest 1 %, half by size": Clustered(flat=True, inside="cover", even=0.5, farthest=0.01),
     "flat, cover without the farthest 5 %, half by size": Clustered(flat=True, inside="cover", even=0.5, farthest=0.05),
