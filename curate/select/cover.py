@@ -21,7 +21,7 @@ CANDIDATES = 24
 MOST_ROWS = 1024
 """Rows that are covered together: similarities take the square of it in memory and time."""
 SKETCH_ROWS, SKETCH_DIMS = 256, 64
-"""Of a cover of sketches: rows of a part, and numbers of a row, a byte each."""
+"""Rows of a part and numbers of a row, a byte each, in a cover of sketches."""
 NO_DIRECTION = -128
 """First number of the sketch of a vector that is not finite."""
 LENGTH_BITS = 10
