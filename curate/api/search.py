@@ -126,17 +126,22 @@ def _showing(
     made = [name for name, (kind, _) in artifacts_of(run).items() if kind == KIND and name in run.outputs]
     for name in made:
         _, index = opened(run, name)
-        if index.about["encoder"].get("encoder") not in WORDS:
+        own = str(index.about["encoder"].get("encoder"))
+        if own not in WORDS and not own.startswith("timm:"):  # it may read texts
             return None
     pool = next(run.pool_of(name) for name, output in run.outputs.items() if str(output["base"]).startswith("pools/"))
     asked = words(run, pool, text)
     if isinstance(asked, str):
+        if asked and not made:
+            raise InputError(f"search: {asked}; give a name of what images show, or add a stage `search.fit`")
         return None
-    own = (CONCEPTS, SHARE) if asked.things else ()
-    reader = SliceReader(run, Slice(pool, where=where, within=asked), [*own, "caption", *tombstones.COLUMNS, *columns])
+    shown = (CONCEPTS, SHARE) if asked.things else ()
+    reader = SliceReader(
+        run, Slice(pool, where=where, within=asked), [*shown, "caption", *tombstones.COLUMNS, *columns]
+    )
     found = reader.page("", MOST_ROWS, seconds).table
     table = found.filter(pa.array(~tombstones.load(run.storage).mask(found)))
-    rows = (table.sort_by([(SHARE, "descending")]) if own else table).to_pylist()
+    rows = (table.sort_by([(SHARE, "descending")]) if shown else table).to_pylist()
     hits = [
         Hit(
             row["key"], row.get(SHARE, 1.0), **{name: row[name] for name in SHOWN},

@@ -20,7 +20,7 @@ SPECS = (
     "descriptor (colour histogram + HOG, no weights), or a class derived from Encoder (package.module:Class)"
 )
 CPU_SECONDS = {"descriptor": 0.003, "tiny": 0.01, "lite0": 0.024, "lite1": 0.04}
-"""Seconds of a core per photo, with its share of decoding (`python -m bench.image.embed`)."""
+"""Seconds of a core per photo, with its share of decoding (`python -m bench.image.eyes`)."""
 EncoderName = Annotated[str, Location("encoder", included=is_public)]
 
 
