@@ -19,7 +19,7 @@ from curate.core.secrets import is_reference
 from pipelines import tiny_vlm
 from pipelines.commands import count_files, one_line, parser_of, run_pipeline
 from pipelines.openclipart import openclipart
-from pipelines.quickstart import levels
+from pipelines.quickstart import PHOTOS, levels
 
 PIPELINE = "pipelines/recaption.yaml"
 CACHE = Path(".cache")
@@ -78,6 +78,7 @@ def images_of(folder: Path | None, target: int) -> list[str]:
     own = [
         f"images={folder.absolute()}",
         "namespace=images",
+        f"encoder={PHOTOS}",
         "pool.label=-1",
         "dataset.carry={label: meta.label, text_from: best_from}",
     ]

@@ -20,7 +20,7 @@ from curate.core.contracts.collect import GROUP
 from curate.core.errors import InputError
 from pipelines.commands import one_line, parser_of, run_pipeline
 from pipelines.openclipart import openclipart
-from pipelines.quickstart import SHARE, levels, teach
+from pipelines.quickstart import PHOTOS, SHARE, levels, teach
 from pipelines.serve import ImageServer
 
 PIPELINE = "pipelines/url_list.yaml"
@@ -85,7 +85,7 @@ def own_list(path: str, contact: str | None, given: list[str]) -> list[str]:
         raise InputError(
             f"LIST={path}: CONTACT is missing; give an e-mail address or a URL, by which hosts can reach you"
         )
-    settings = [f"list={path}", f"contact={contact}"]
+    settings = [f"list={path}", f"contact={contact}", f"encoder={PHOTOS}"]
     target = {"target", "sample.target"} & {setting.partition("=")[0] for setting in given}
     size = [] if target else ["target=null", f"share={SHARE}"]
     stage = load_recipe(PIPELINE, [*settings, *size, *given]).nodes["urls"].stage

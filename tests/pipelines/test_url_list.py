@@ -54,7 +54,7 @@ def test_the_number_of_clusters_fits_the_list(links: str) -> None:
     """Half of the 100 URLs are expected to give an image."""
     settings = own_list(links, "me@example.org", [])
     assert settings == [
-        f"list={links}", "contact=me@example.org", "levels=[7]", "target=null", "share=0.5",
+        f"list={links}", "contact=me@example.org", "encoder=lite1", "levels=[7]", "target=null", "share=0.5",
     ]  # fmt: skip
     assert load_recipe(PIPELINE, settings).nodes["tree"].stage.parameters()["levels"] == [7]
 
