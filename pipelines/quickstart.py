@@ -98,6 +98,7 @@ def own_images(images: Path) -> list[str]:
         "pool.label=-1",
         "sets.prefer=[caption]",
         "profile.source=null",
+        *(() if missing else ("profile.caption=concept",)),
         "dataset.carry={label: meta.label, duplicate_set: duplicate_set}",
         "report.label=meta.label",
     ]
