@@ -112,10 +112,11 @@ def main() -> None:
     parser.add_argument("--choose", type=int, nargs="?", const=0, default=REPORTING, choices=range(TENS))
     parser.add_argument("--pools", nargs="*", default=list(POOLS), choices=list(POOLS))
     parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--seeds", type=int, nargs=2, metavar=("FIRST", "STOP"), help="in place of ten")
     parser.add_argument("--details", action="store_true", help="also a line per pool, share and metric")
     options = parser.parse_args()
     print(machine())
-    seeds = range(10 * options.choose, 10 * options.choose + 10)
+    seeds = range(*options.seeds) if options.seeds else range(10 * options.choose, 10 * options.choose + 10)
     values: dict[tuple[str, float, str, str], dict[int, float]] = defaultdict(dict)
     spent: dict[str, list[float]] = defaultdict(list)
     for name, seed, method, scores, seconds in cells(options.pools, options.methods, seeds):

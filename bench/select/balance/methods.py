@@ -210,6 +210,7 @@ def graph_cover(neighbours: int) -> Method:
 
 
 METHODS: dict[str, Method] = {
+    "random again": lambda pool, targets, seed: random(pool, targets, 1000 * seed + 999),
     "short": Clustered(),
     "short, cover in leaves": Clustered(inside="cover"),
     "short, cover in level 2": Clustered(level=2, inside="cover"),
