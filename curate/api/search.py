@@ -121,27 +121,26 @@ def search(
 def _showing(
     run: RunRecord, text: str, limit: int, columns: Sequence[str], where: str | None, seconds: float = 60.0
 ) -> Answer | None:
-    """The most probable of the first 1,000 rows that show what a text names, found within some seconds; None if it
-    names nothing, or if the run has an index of vectors whose encoder is not in the package."""
+    """The most probable of the first 1,000 rows that show what a text names, found within some seconds. None if the run
+    has an index of vectors whose encoder is the user's, or if none shows it and an index can search texts."""
     made = [name for name, (kind, _) in artifacts_of(run).items() if kind == KIND and name in run.outputs]
-    for name in made:
-        _, index = opened(run, name)
-        own = str(index.about["encoder"].get("encoder"))
-        if own not in WORDS and not own.startswith("timm:"):  # it may read texts
-            return None
-    pool = next(run.pool_of(name) for name, output in run.outputs.items() if str(output["base"]).startswith("pools/"))
-    asked = words(run, pool, text)
-    if isinstance(asked, str):
-        if asked and not made:
-            raise InputError(f"search: {asked}; give a name of what images show, or add a stage `search.fit`")
+    specs = {str(opened(run, name)[1].about["encoder"].get("encoder")) for name in made}
+    specs = {spec for spec in specs if not spec.startswith("timm:")}  # which read no texts
+    if not specs.issubset(WORDS):
         return None
-    shown = (CONCEPTS, SHARE) if asked.things else ()
-    reader = SliceReader(
-        run, Slice(pool, where=where, within=asked), [*shown, "caption", *tombstones.COLUMNS, *columns]
-    )
+    by_index = any(not encoders.text_problems(spec) for spec in specs)
+    pools = (run.pool_of(name) for name, output in run.outputs.items() if str(output["base"]).startswith("pools/"))
+    pool = next(pools, None)
+    asked = words(run, pool, text) if pool else ""
+    if pool is None or isinstance(asked, str):
+        if asked and not by_index:
+            raise InputError(f"search: {asked}")
+        return None
+    own = (CONCEPTS, SHARE) if asked.things else ()
+    reader = SliceReader(run, Slice(pool, where=where, within=asked), [*own, "caption", *tombstones.COLUMNS, *columns])
     found = reader.page("", MOST_ROWS, seconds).table
     table = found.filter(pa.array(~tombstones.load(run.storage).mask(found)))
-    rows = (table.sort_by([(SHARE, "descending")]) if shown else table).to_pylist()
+    rows = (table.sort_by([(SHARE, "descending")]) if own else table).to_pylist()
     hits = [
         Hit(
             row["key"], row.get(SHARE, 1.0), **{name: row[name] for name in SHOWN},
@@ -149,6 +148,8 @@ def _showing(
         )
         for row in rows[:limit]
     ]  # fmt: skip
+    if not hits and by_index:
+        return None
     return Answer(pool, hits, len(rows), sum(shard.rows for shard in reader.reads.rows.shards), asked.said(table))
 
 

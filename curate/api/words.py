@@ -21,6 +21,10 @@ from curate.text.wordnet.concepts import VISUAL_NOUNS as THINGS
 from curate.text.wordnet.synsets import noun_senses
 
 CONCEPTS, SHARE, COLOUR = "concepts", "concept_share", "colours"
+LONGEST = 9
+"""Words of WordNet's longest phrase."""
+SAID = 5
+"""Most senses that are named."""
 OTHER_COLOURS = {"gray": "grey"}
 NOT_SHOWN = frozenset(("", "|", "photo", "photos", "picture", "pictures", "image", "images"))
 
@@ -41,7 +45,8 @@ class Words:
         found = np.ones(len(table), bool)
         if self.things:
             held = entries_of(table, [CONCEPTS])
-            kinds = [set(taxonomy().kinds(name)) for name in held.names]
+            known = taxonomy()
+            kinds = [set(known.kinds(name)) for name in held.names]
             for _, synsets in self.things:
                 fits = np.array([not of.isdisjoint(synsets) for of in kinds], bool)
                 found &= np.isin(np.arange(len(table)), held.row[held.item[fits[held.entry]]])
@@ -56,7 +61,7 @@ class Words:
         names = entries_of(found, [CONCEPTS]).names if self.things else []
         shown = {kind for name in names for kind in taxonomy().kinds(name)}
         senses = {word: [one for one in synsets if one in shown] or synsets for word, synsets in self.things}
-        things = [f"{word} ({', '.join(some)})" for word, some in senses.items()]
+        things = [f"{word} ({', '.join(some[:SAID])}{', …' * (len(some) > SAID)})" for word, some in senses.items()]
         parts = [f"that show {' and '.join(things)}"] if things else []
         parts += [f"that are {' and '.join(self.colours)} in the middle"] if self.colours else []
         left = f"; not searched: {', '.join(self.left)}" if self.left else ""
@@ -75,36 +80,40 @@ def words(run: RunRecord, stage: str, text: str) -> Words | str:
     except InputError as error:  # no WordNet here
         return str(error)
     if not things and not colours:
-        return f"WordNet has no noun {text!r}" if left else ""
+        remedy = "" if set(COLOURS).isdisjoint(left) else "; to search by colours, add a stage `image.appearance`"
+        return f"WordNet knows no visible thing {text!r}{remedy}" if left else ""
     columns = [CONCEPTS] if things else []
     return Words(tuple(things.items()), tuple(colours), tuple(left), (*columns, *([COLOUR] if colours else [])))
 
 
 def parsed(text: str, with_colours: bool = True) -> tuple[dict[str, tuple[str, ...]], list[str], list[str]]:
     """(things with their synsets, colours, other words) of a text. The longest phrase that is a noun of a visible thing
-    counts. A colour is a colour, except at the end if it is a fruit first (an orange). Raises InputError without
-    WordNet."""
+    counts. A colour is a colour, except at the end if it is a fruit first (an orange); it is one of the other words if
+    there are no colours. Raises InputError without WordNet."""
     words = [OTHER_COLOURS.get(word, word) for word in normalised(text).split(" ") if word not in NOT_SHOWN]
+    phrases = [[words[at:stop] for stop in range(min(at + LONGEST, len(words)), at, -1)] for at in range(len(words))]
+    senses = noun_senses(sorted({" ".join(some) for of in phrases for some in of}))
     things: dict[str, tuple[str, ...]] = {}
     colours, left, at = list[str](), list[str](), 0
     while at < len(words):
-        phrases = [words[at:stop] for stop in range(len(words), at, -1)]
-        phrase = next((some for some in phrases if _names_thing(some, len(words) - at, with_colours)), None)
-        if phrase is not None:
-            things[" ".join(phrase)] = noun_senses(" ".join(phrase), THINGS)
-        elif with_colours and words[at] in COLOURS:
-            colours.append(words[at])
+        named = {" ".join(some): _things(some, senses[" ".join(some)], at == len(words) - 1) for some in phrases[at]}
+        phrase = next((some for some, synsets in named.items() if synsets), words[at])
+        if named[phrase]:
+            things[phrase] = named[phrase]
+        elif words[at] in COLOURS:
+            (colours if with_colours else left).append(words[at])
         elif words[at] not in STOP_WORDS:
             left.append(words[at])
-        at += len(phrase or [""])
+        at += len(phrase.split(" "))
     return things, colours, left
 
 
-def _names_thing(phrase: list[str], words_left: int, with_colours: bool) -> bool:
-    whole = " ".join(phrase)
-    every, things, numbers, fruits = (noun_senses(whole, files) for files in ((), THINGS, ("quantity",), ("food",)))
-    if STOP_WORDS.issuperset(phrase) or every[:1] == numbers[:1]:
-        return False
-    if with_colours and STOP_WORDS.union(COLOURS).issuperset(phrase):
-        return words_left == 1 and every[:1] == fruits[:1]
-    return bool(things)
+def _things(phrase: list[str], senses: list[tuple[str, str]], last: bool) -> tuple[str, ...]:
+    """Synsets of visible things that a phrase names: none for numbers, and for colours unless the last word is a fruit
+    first."""
+    first = senses[0][0] if senses else "quantity"
+    if first == "quantity" or STOP_WORDS.issuperset(phrase):
+        return ()
+    if STOP_WORDS.union(COLOURS).issuperset(phrase) and not (last and first == "food"):
+        return ()
+    return tuple(name for file, name in senses if file in THINGS)

@@ -22,6 +22,7 @@ from curate.engine.run import Result, run
 from curate.engine.state import Options
 from curate.engine.workers.scheduler import Scheduler
 from curate.filter.where import Where
+from curate.image.embed import Embed
 from curate.select.uniform import SelectUniform
 from tests.engine import derived, experiment, toys
 from tests.engine.experiment import IMAGES, SHARD_ROWS
@@ -100,6 +101,16 @@ def test_filters_have_not_run_before_the_first_run(workspace: Path) -> None:
     run(drawn(96), str(workspace))
     assert planned(drawn(96), workspace)["size"].done == IMAGES
     assert "not run" not in shown(planned(drawn(96), workspace))
+
+
+def test_the_pace_of_encoders_is_noted_where_there_is_something_to_embed(workspace: Path) -> None:
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=6, shard_rows=3))
+    made.add("embed", Embed(encoder="tiny"), "pool").add("bright", toys.Brightness(), "embed")
+    steps = planned(made, workspace)
+    assert steps["embed"].note == "depends on pool; about 100 images/s on 1 CPU, so 0.1 s"
+    assert "images/s" not in steps["bright"].note
+    run(made, str(workspace))
+    assert "images/s" not in planned(made, workspace)["embed"].note
 
 
 # --- masks that no file has ---

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from curate.core.recipe.pipeline import Pipeline
 from curate.core.store.storage import Storage
 from curate.engine import progress
-from curate.engine.progress import Progress, count, duration, speed
+from curate.engine.backends.local import LocalBackend
+from curate.engine.progress import Progress, count, duration, pace, speed
 from curate.engine.record.events import Events, read_events
 from curate.engine.run import run
 from curate.engine.tasks.beat import Beat
+from curate.engine.workers.scheduler import Scheduler
+from curate.image.embed import Embed
 from tests.engine import toys
 from tests.engine.paid import Third
 
@@ -176,3 +180,33 @@ def test_filters_count_what_they_judge_unless_maps_before_them_found_all(
     stages = [toys.Brightness(), Third()] if again else [Third()]
     run(toys.chain(*stages), str(workspace))
     assert set(told[f"stage_{len(stages)}"]) == {again}
+
+
+# --- the pace before a run ---
+
+
+def test_the_pace_names_faster_encoders_for_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Scheduler(LocalBackend())
+    assert pace(Embed(encoder="lite1"), 60, workers) == "about 25 images/s on 1 CPU, so 2.4 s"
+    monkeypatch.setattr(workers, "slots", lambda resources: 2)
+    assert pace(Embed(encoder="lite1"), 1_000, workers) == "about 50 images/s on 2 CPUs, so 20 s"
+    many = pace(Embed(encoder="lite1"), 180_001, workers)
+    assert many.startswith("about 50 images/s on 2 CPUs, so 1 h 0 min; without a GPU, ") and "lite0 1.7" in many
+    assert ";" not in pace(Embed(encoder="lite1"), 100_000, workers)
+    assert ";" not in pace(Embed(encoder="descriptor"), 180_001, workers)  # none is faster
+
+
+def test_nothing_is_said_of_the_pace_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = Scheduler(LocalBackend())
+    assert pace(Embed(encoder="lite1"), 0, workers) == pace(toys.Brightness(), 10, workers) == ""
+    assert pace(Embed(encoder="timm:resnet10t?random=1"), 10, workers) == ""
+    monkeypatch.setattr(workers, "has_gpu", lambda: True)
+    assert pace(Embed(encoder="lite1"), 200_000, workers) == ""
+
+
+def test_a_pass_says_first_how_long_it_will_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=6, shard_rows=3))
+    made.add("embed", Embed(encoder="tiny"), "pool")
+    for times in (1, 0):  # of what is stored, nothing is expected
+        run(made.check(), str(tmp_path / "workspace"), console=Console(width=200))
+        assert len(re.findall(r"^embed: about \d+ images/s on \d+ CPU", capsys.readouterr().out, re.MULTILINE)) == times

@@ -14,7 +14,9 @@ from curate.codec.images import decode
 from curate.core.contracts import Batch, Sample
 from curate.core.vectors import from_binary, vector_type
 from curate.engine.passes.batches import run_batch
+from curate.image.concepts import ImageConcepts
 from curate.image.embed import Embed, embedding_columns
+from curate.text.embed import Embed as EmbedTexts
 from tests.codec.make_images import encoded
 from tests.encoders.models import TINY, blob_image, save_timm
 
@@ -185,6 +187,17 @@ def test_setup_sets_the_threads():
         assert torch.get_num_threads() == 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_the_pace_of_included_encoders_is_known_without_a_gpu():
+    """By the number of cores; each names those that are faster."""
+    rates = {name: Embed(encoder=name).pace(4, gpu=False) for name in ("lite1", "lite0", "tiny", "descriptor")}
+    assert sorted(rate for rate, _ in rates.values()) == [rate for rate, _ in rates.values()]
+    assert all(rate == 4 * Embed(encoder=name).pace(1, gpu=False)[0] for name, (rate, _) in rates.items())
+    assert [name for name in rates if name in rates["tiny"][1]] == ["descriptor"]
+    assert all(name in rates["lite1"][1] for name in ("descriptor", "tiny", "lite0")) and rates["descriptor"][1] == ""
+    assert Embed(encoder="lite1").pace(4, gpu=True) is None and Embed(encoder=VIT).pace(4, gpu=False) is None
+    assert EmbedTexts(encoder="tiny").pace(4, gpu=False) is None and ImageConcepts().pace(4, gpu=False) is None
 
 
 @pytest.mark.parametrize(

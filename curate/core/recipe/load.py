@@ -142,7 +142,8 @@ def _passed_through(given: dict[str, Any], name: str, before: Any) -> None:
         if before is not None and name in (inputs if isinstance(inputs, list) else [inputs]):
             listed = inputs if isinstance(inputs, list) else [inputs]
             kept = [one for each in listed for one in (above if each == name else [each])]
-            values["from"] = list(dict.fromkeys(kept)) if len(set(kept)) > 1 else kept[0]
+            kept = [one for place, one in enumerate(kept) if one not in kept[:place]]
+            values["from"] = kept[0] if len(kept) == 1 else kept
 
 
 def _chosen(name: str, values: dict[str, Any], document: Document) -> dict[str, Any] | None:

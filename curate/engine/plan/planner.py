@@ -6,7 +6,7 @@ are estimated from shards chosen by hash if folding all would take long, and unk
 
 from __future__ import annotations
 
-from curate.core.contracts import Filter, Select, trait
+from curate.core.contracts import trait
 from curate.core.hashing import digest
 from curate.core.ledger import Entry
 from curate.core.nouns import tombstones
@@ -17,6 +17,7 @@ from curate.core.store.storage import Storage
 from curate.engine.context import Context
 from curate.engine.losses import Losses
 from curate.engine.outputs import Outputs
+from curate.engine.passes.step import computes
 from curate.engine.plan.earlier import Earlier, earlier_runs
 from curate.engine.plan.lines import ESTIMATED, EXACT, PlanLine
 from curate.engine.preflight import Inputs, cautions
@@ -132,7 +133,7 @@ class Planner:
         if line.needed is not None:
             line.compute, line.certainty = step.lacking(self, node, line.needed), ESTIMATED
             line.done, line.after = line.needed - line.compute, self.passing(node, line.needed)
-            if isinstance(node.stage, Filter):  # it computes nothing, which does not mean that it has judged the rows
+            if step.kind == "pass" and not computes(node.stage):  # a filter may not have judged the rows yet
                 line.done = min(line.needed, self.finished(node))
         return line
 
@@ -140,11 +141,11 @@ class Planner:
         """Whether fewer rows are left than a selection is to keep; "" if not, or if this is unknown."""
         stage, rows = node.stage, self.reaching(node)
         target = stage.target_rows()
-        if not isinstance(stage, Select) or target is None or rows is None or target <= rows * stage.multiplier:
+        if target is None or rows is None or target <= rows * getattr(stage, "multiplier", 1):
             return ""
         about = "" if all(self.lines[name].certainty == EXACT for name in node.inputs) else "about "
         left = f"{about}{rows:,} rows that are left"
-        return f"{stage.target_name} {target:,} is more than the {left}, so the run will fail; lower it"
+        return f"{trait(stage, 'target_name')} {target:,} is more than the {left}, so the run will fail; lower it"
 
     def finished(self, node: Node) -> int:
         """Rows that a stage had in the recipe's last run; 0 if its parameters were others."""

@@ -74,8 +74,9 @@ def well_formed() -> Iterator[None]:
 
 def identity() -> str:
     """Digest of the content of FILES without line ends and licences: Debian's 3.0 and nltk's are equal."""
-    stats = [(place() / name).stat() for name in FILES]
-    return _digest(place(), tuple((info.st_size, info.st_mtime_ns) for info in stats))
+    folder = place()
+    stats = [(folder / name).stat() for name in FILES]
+    return _digest(folder, tuple((info.st_size, info.st_mtime_ns) for info in stats))
 
 
 def problems() -> list[str]:

@@ -120,18 +120,19 @@ class Synsets:
         return self.nouns[noun] if noun >= 0 else None, self.verbs[verb] if verb >= 0 else None
 
 
-def noun_senses(phrase: str, files: Sequence[str] = ()) -> tuple[str, ...]:
-    """Noun synsets that a word or phrase may name, in any inflection, the most frequent first, without named entities.
-    files: only those of these lexicographer files (`animal`). Raises InputError without WordNet."""
-    known = _table()
-    place = pc.index(known.column("form"), normalised(phrase)).as_py()
-    labels = [] if place < 0 else [label.split(" ") for label in known.column("noun")[place].as_py()]
-    wanted = [f"noun.{name}" for name in files]
-    return tuple(name for file, name, *named in labels if not named and (not wanted or file in wanted))
+def noun_senses(phrases: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """Phrase, normalised -> (lexicographer file, synset) of each noun that it may name, in any inflection, the most
+    frequent first, without named entities. Raises InputError without WordNet."""
+    known, found = _table(database.identity()), dict[str, list[tuple[str, str]]]()
+    places = pc.index_in(pa.array(phrases, pa.string()), value_set=known.column("form")).to_pylist()
+    for phrase, place in zip(phrases, places, strict=True):
+        labels = [] if place is None else [label.split(" ") for label in known.column("noun")[place].as_py()]
+        found[phrase] = [(file.removeprefix("noun."), name) for file, name, *named in labels if not named]
+    return found
 
 
 @lru_cache(maxsize=1)
-def _table() -> pa.Table:
+def _table(identity: str) -> pa.Table:
     return table()
 
 

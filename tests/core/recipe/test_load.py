@@ -283,6 +283,50 @@ def test_mistakes_in_a_switch() -> None:
     rejects(SWITCH, "r.yaml:7: bright: a stage needs `op:`; `curate ops` lists them", "bright.cases={costly: {}}")
 
 
+def inputs(first: object, second: object, reader: object) -> object:
+    """Of a stage that reads stages of which `first` and `second` are left out: the recipe's, once they are gone."""
+    stages: dict[str, object] = {
+        "pool": {"op": f"{TOYS}:Numbers", "namespace": "toys"},
+        "bright": {"op": f"{TOYS}:Costly", "from": "pool"},
+        "first": {"switch": "${on}", "from": first, "cases": {"false": None, "true": {"op": f"{TOYS}:Costly"}}},
+        "second": {"switch": "${on}", "from": second, "cases": {"false": None, "true": {"op": f"{TOYS}:Costly"}}},
+        "reader": {"op": f"{TOYS}:Total", "from": reader},
+    }
+    text = json.dumps({"vars": {"on": "false"}, "stages": stages})
+    resolved = recipe.resolve(recipe.Document.parse(text, "r.yaml"))
+    assert list(resolved["stages"]) == ["pool", "bright", "reader"]
+    return resolved["stages"]["reader"]["from"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reader", "expected"),
+    [
+        ("bright", "pool", "first", "bright"),
+        ("bright", "pool", ["first"], "bright"),
+        (["pool", "bright"], "pool", "first", ["pool", "bright"]),
+        ("bright", "pool", ["pool", "first"], ["pool", "bright"]),
+        ("bright", "pool", ["first", "second"], ["bright", "pool"]),
+        ("bright", "first", "second", "bright"),
+        ("second", "bright", "first", "bright"),
+        ("bright", "bright", ["first", "bright", "second"], "bright"),
+        ("pool", "pool", "bright", "bright"),
+        ([], "pool", "first", []),
+        (["bright", ["pool"]], "pool", ["first", "bright"], ["bright", ["pool"]]),
+        ({"a": 1}, "pool", "first", {"a": 1}),
+        (None, "pool", "first", "first"),
+    ],
+    ids=str,
+)
+def test_a_null_case_is_passed_through(first: object, second: object, reader: object, expected: object) -> None:
+    """Whoever reads the stage reads what it read, once; what is no input at all is named later, as anywhere."""
+    assert inputs(first, second, reader) == expected
+
+
+def test_a_stage_of_a_null_case_is_unknown_to_ports() -> None:
+    text = SWITCH.replace("  total:", f"  brighter: {{op: '{TOYS}:Brighter', from: bright, total: total}}\n  total:")
+    rejects(text, "r.yaml:13: brighter: unknown input 'total'; stages are pool, bright, brighter", "kind=costly")
+
+
 # --- the schema for editors -------------------------------------------------------------------------------------------
 
 
