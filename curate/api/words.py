@@ -57,7 +57,7 @@ class Words:
         return found
 
     def said(self, found: pa.Table) -> str:
-        """What was searched. found: rows that fit; only senses of a word that one of them shows are named."""
+        """What was searched. found: rows that fit. Named are the senses of a word that a row shows, or else all."""
         names = entries_of(found, [CONCEPTS]).names if self.things else []
         shown = {kind for name in names for kind in taxonomy().kinds(name)}
         senses = {word: [one for one in synsets if one in shown] or synsets for word, synsets in self.things}

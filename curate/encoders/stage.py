@@ -62,7 +62,7 @@ class EncoderMap(Map):
         return self.model_copy(update={"device": "cuda" if gpus else "cpu"}) if device == "auto" else self
 
     def pace(self, cpus: int, gpu: bool) -> tuple[float, str] | None:
-        """Known for images, the included encoders and CPUs."""
+        """For images, without a GPU, by the included encoders."""
         seconds = CPU_SECONDS.get(self.encoder) if self.pixels and not gpu else None
         if seconds is None:
             return None

@@ -196,7 +196,7 @@ def test_the_pace_names_faster_encoders_for_many_images(monkeypatch: pytest.Monk
     assert ";" not in pace(Embed(encoder="descriptor"), 180_001, workers)  # none is faster
 
 
-def test_nothing_is_said_of_the_pace_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_pace_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Scheduler(LocalBackend())
     assert pace(Embed(encoder="lite1"), 0, workers) == pace(toys.Brightness(), 10, workers) == ""
     assert pace(Embed(encoder="timm:resnet10t?random=1"), 10, workers) == ""

@@ -39,13 +39,15 @@ class HitShape(Shape):
 
 
 class SearchShape(Shape):
-    """`judged`: rows looked up, nearest first, of the `rows` of the index."""
+    """`judged`: rows looked up, nearest first, of the `rows` of the index. `said`: what was searched, if not
+    vectors but what images show; `score` is then a probability."""
 
     run: str
     stage: str
     hits: list[HitShape]
     judged: int
     rows: int
+    said: str
 
 
 @router.get("/runs/{run}/search", responses=SAMPLE)
@@ -95,7 +97,8 @@ def _search(
             text, key=key, limit=limit, columns=listed(columns), where=where, stage=stage, included=True, say=too_many
         )
         hits = [HitShape.model_validate(vars(hit)) for hit in answer.hits]
-        return SearchShape(run=one.id, stage=answer.stage, hits=hits, judged=answer.judged, rows=answer.rows)
+        about = {name: getattr(answer, name) for name in ("stage", "judged", "rows", "said")}
+        return SearchShape(run=one.id, hits=hits, **about)
 
     kept = ("search", one.place.id, one.attempt_id, text, key, columns, where, stage, limit)
     return make, kept, f"search in run {run}"

@@ -284,7 +284,7 @@ def test_mistakes_in_a_switch() -> None:
 
 
 def inputs(first: object, second: object, reader: object) -> object:
-    """Of a stage that reads stages of which `first` and `second` are left out: the recipe's, once they are gone."""
+    """What a stage reads, once `first` and `second` are left out."""
     stages: dict[str, object] = {
         "pool": {"op": f"{TOYS}:Numbers", "namespace": "toys"},
         "bright": {"op": f"{TOYS}:Costly", "from": "pool"},
@@ -318,7 +318,7 @@ def inputs(first: object, second: object, reader: object) -> object:
     ids=str,
 )
 def test_a_null_case_is_passed_through(first: object, second: object, reader: object, expected: object) -> None:
-    """Whoever reads the stage reads what it read, once; what is no input at all is named later, as anywhere."""
+    """Its readers read what it read, once; a value that is not an input is reported later, as anywhere."""
     assert inputs(first, second, reader) == expected
 
 

@@ -94,6 +94,8 @@ def _near(visit: Visit, seen: Looked, query: dict[str, str]) -> tuple[list[Tile]
         return [], shown(error)["detail"]
     if found is None:
         return [], "the search takes longer than usual; reload the page in a moment"
+    if found.said:  # shown apart
+        return [], ""
     rows = pa.Table.from_pylist([vars(hit) | {"reason": None} for hit in found.hits], FIXED)
     scores = {hit.key: f"similarity {hit.score:.2f}" for hit in found.hits}
     return tiles(visit, seen, SlicePage(rows, 0, 0, ""), lambda row: scores[row["key"]]), ""
