@@ -22,7 +22,7 @@ from bench.ablations.runs import Ablation, Arm, Scores
 from bench.select.balance.methods import METHODS, random
 from bench.select.balance.pools import PHOTO_ENCODER, Floats, Pool, _cifar, kinds
 
-WAYS = {"random": random, "hierarchy": METHODS["short"], "default": METHODS["flat, cover, half by size"]}
+WAYS = {"random": random, "hierarchy": METHODS["short"], "default": METHODS["flat, fast cover, half by size"]}
 OF_EACH = 800
 """Images of each class in the pool that is balanced already."""
 SHARES = {"equal": 0.25, "tail": 0.25, "photos": 0.5}

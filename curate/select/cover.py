@@ -20,7 +20,7 @@ from curate.core.hashing import ranks_of_words
 CANDIDATES = 24
 MOST_ROWS = 1024
 """Rows that are covered together: similarities take the square of it in memory and time."""
-SKETCH_ROWS, SKETCH_DIMS = 256, 64
+SKETCH_ROWS, SKETCH_DIMS = 256, 128
 """Rows of a part and numbers of a row, a byte each, in a cover of sketches."""
 NO_DIRECTION = -128
 """First number of the sketch of a vector that is not finite."""
@@ -59,12 +59,12 @@ def cover(
 
 
 def sketches(vectors_MD: NDArray[np.float32]) -> NDArray[np.int8]:
-    """Unit vectors -> 64 random projections of each (M, 64), in 1/32 of their standard deviation (Achlioptas 2003:
+    """Unit vectors -> 128 random projections of each (M, 128), in 1/32 of their standard deviation (Achlioptas 2003:
     signs suffice). Distances among them are those among the vectors, give or take a tenth. Sums of whole numbers that
     float32 holds: they depend on no order."""
-    dim = vectors_MD.shape[1]
-    bits = ranks_of_words(0, np.stack([np.arange(dim, dtype=np.uint64)] * 2, axis=1))
-    signs_DS = 2.0 * np.unpackbits(bits[:, None].view(np.uint8), axis=1).astype(np.float32) - 1
+    words_D2 = np.stack([np.arange(vectors_MD.shape[1], dtype=np.uint64)] * 2, axis=1)
+    bits = np.stack([ranks_of_words(0, words_D2, half) for half in range(SKETCH_DIMS // 64)], axis=1)
+    signs_DS = 2.0 * np.unpackbits(bits.view(np.uint8), axis=1).astype(np.float32) - 1
     finite_M = np.isfinite(vectors_MD.sum(axis=1))
     whole_MD = np.rint(np.where(finite_M[:, None], vectors_MD, 0) * np.float32(1024))
     found = np.clip(np.rint(whole_MD @ signs_DS / np.float32(32)), -127, 127).astype(np.int8)

@@ -34,7 +34,7 @@ class SelectHierarchical(SelectClusters):
         description="How to choose rows of a cluster: by hash(seed, key), or by a greedy cover: repeatedly the row, of "
         "24 random ones, that most raises the sum of all rows' similarity to their best row taken. A cover of more "
         "than 1,024 rows is made in parts, and a new row may change it. fast_cover: the same in parts of 256 rows, by "
-        "64 random projections of each vector.",
+        "128 random projections of each vector.",
     )
     even: Annotated[float, Added()] = Field(
         1.0,

@@ -137,7 +137,7 @@ def test_a_fast_cover_sends_sketches_and_takes_rows_without_a_direction_last() -
     stage = SelectHierarchical(target=35, strategy="fast_cover")
     stage.setup({"tree": {"levels": {"levels": [{"clusters": 1}]}}})
     lines = stage.deal(pa.table({"key": keys, "cluster_1": np.zeros(40, np.int64), "embedding": to_binary(vectors)[0]}))
-    assert set(lines.column_names) == {"key", "unit", "sketch"} and lines.column("sketch").type == pa.binary(64)
+    assert set(lines.column_names) == {"key", "unit", "sketch"} and lines.column("sketch").type == pa.binary(128)
     counts = np.array([40])
     assert stage.pick(lines.slice(0, 40), counts, stage.plan(counts))["copies"].tolist() == [0] * 5 + [1] * 35
     with pytest.raises(ValidationError, match="fast_cover covers directions only"):
