@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from curate.api.tables import plain_vectors
 from curate.core.errors import InputError
 from curate.core.items import per_item
-from curate.core.nouns.manifest import read_index
+from curate.core.nouns.manifest import Manifest, read_index
 from curate.core.nouns.selections import read_selection, selection_places
 from curate.core.nouns.takedowns import origins
 from curate.core.nouns.tombstones import COLUMNS, FIELDS, Tombstones
@@ -290,11 +290,16 @@ def _made(storage: Storage, dataset: DatasetInfo) -> tuple[RunRecord, str]:
     """(the newest run that has the dataset, or the one that this one is a version of, and its stage there). Raises
     InputError if the records of all such runs are gone."""
     runs = [RunRecord.load(storage, name) for name in reversed(list_runs(storage))]
-    for base in (dataset.base, *origins(storage).get(dataset.base, ())):
+    above, base = origins(storage), dataset.base
+    while base:
+        of_these = {base, *above.get(base, ())}
         for run in runs:
             for stage, output in run.outputs.items():
-                if output["base"] == base:
+                if output["base"] in of_these:
                     return run, stage
+        manifest = Manifest.load(storage, base)  # a takedown of which no record is left
+        before = manifest.extra.get("predecessor") if manifest else None
+        base = f"datasets/{dataset.name}/{before}" if before else ""
     raise InputError(f"{dataset.base}: the record of the run that made it is gone; run the recipe again")
 
 

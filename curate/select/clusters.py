@@ -117,9 +117,9 @@ class SelectClusters(Select):
 
     def deal(self, table: Table) -> Table:
         """Raises CurateError for clusters that are not in the tree."""
-        held = table.select(["key", *self.order_columns()])
+        kept = ["key", *self.order_columns()]
         if self.by is not None:
-            return held.append_column("unit", texts_of(table, self.by))
+            return table.select(kept).append_column("unit", texts_of(table, self.by))
         name = f"cluster_{self.units_level()}"
         column = table.column(name)
         units = column.fill_null(-1).to_numpy().astype(np.int64)
@@ -128,7 +128,7 @@ class SelectClusters(Select):
                 f"{self.op}: {name} holds {units.min()}..{units.max()} ({column.null_count} null), but its `tree` has "
                 f"{self._clusters} clusters there; select from rows that were assigned to this tree"
             )
-        return held.append_column("unit", pa.array(units))
+        return table.select(kept).append_column("unit", pa.array(units))
 
     def plan(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Raises TargetError if the pool cannot give the target."""

@@ -27,6 +27,7 @@ LEADING = {
     "caption.report": {"endpoints": "endpoints"},
     "caption.rewrite": {"endpoints": "endpoints", "prompt": "prompt", "variants[].prompt": "prompt"},
     "caption.summarise": {"endpoints": "endpoints", "prompt": "prompt", "variants[].prompt": "prompt"},
+    "image.concepts": {"encoder": "encoder"},
     "image.embed": {"encoder": "encoder"},
     "video.embed": {"encoder": "encoder"},
     "report.html": {"labels": "path"},
