@@ -124,6 +124,7 @@ def _showing(
     """The most probable of the first 1,000 rows that show what a text names, found within some seconds. None if the run
     has an index of vectors whose encoder is the user's, or if none shows it and an index can search texts."""
     made = [name for name, (kind, _) in artifacts_of(run).items() if kind == KIND and name in run.outputs]
+    made = [name for name in made if Manifest.load(run.storage, run.outputs[name]["base"])]  # an erasure removes it
     specs = {str(opened(run, name)[1].about["encoder"].get("encoder")) for name in made}
     specs = {spec for spec in specs if not spec.startswith("timm:")}  # which read no texts
     if not specs.issubset(WORDS):

@@ -16,8 +16,9 @@ from curate.encoders.spec import is_public, parse_spec
 
 SPECS = (
     "timm:NAME, open_clip:NAME/TAG or hf:NAME, each also with a local checkpoint ('timm:NAME@PATH', 'hf:FOLDER'), "
-    "distill:FOLDER (written by `distill export`), tiny (small image-text model in the package), "
-    "descriptor (colour histogram + HOG, no weights), or a class derived from Encoder (package.module:Class)"
+    "distill:FOLDER (written by `distill export`), lite1 or lite0 (for photos, included), tiny (small image-text model "
+    "in the package), descriptor (colour histogram + HOG, no weights), or a class derived from Encoder "
+    "(package.module:Class)"
 )
 CPU_SECONDS = {"descriptor": 0.003, "tiny": 0.01, "lite0": 0.024, "lite1": 0.04}
 """Seconds of a core per photo, with its share of decoding (`python -m bench.image.eyes`)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -266,6 +267,15 @@ def test_words_come_before_an_included_index(workspace: Workspace) -> None:
     assert found.search("dogs", stage="index").said == found.search("dogs", encoder="tiny").said == ""
     assert workspace.run("lite").search("dogs").said
     assert workspace.run("lite").search("whale").hits == []
+
+
+def test_words_need_no_index_that_an_erasure_removed(workspace: Workspace, tmp_path: Path) -> None:
+    shutil.copytree(workspace.root, tmp_path / "copy")
+    found = Workspace(str(tmp_path / "copy")).run("tiny")
+    (tmp_path / "copy" / found.record.outputs["index"]["base"] / "manifest.json").unlink()
+    assert found.search("dogs") == workspace.run("tiny").search("dogs")
+    with pytest.raises(InputError, match="the index of index was removed"):
+        found.search("dogs", stage="index")
 
 
 def test_an_index_by_a_foreign_encoder_comes_first(workspace: Workspace) -> None:

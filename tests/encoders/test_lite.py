@@ -13,6 +13,7 @@ from curate.core.errors import CurateError
 from curate.encoders import lite
 from curate.encoders.families import problems
 from curate.encoders.spec import WHEELS, Spec, parse_spec
+from curate.encoders.stage import SPECS
 from tests.encoders.models import blob_image
 
 WORDS = sorted(WHEELS)
@@ -96,3 +97,7 @@ def test_weights_that_do_not_fit_name_the_layer():
         lite.renamed(spec, state, model)
     with pytest.raises(CurateError, match="do not fit"):
         lite.renamed(spec, {"_fc.weight": torch.zeros(3)}, model)
+
+
+def test_the_parameter_of_stages_names_each_included_encoder():
+    assert all(word in SPECS for word in ("descriptor", "tiny", *WORDS))
