@@ -66,8 +66,10 @@ def sketches(vectors_MD: NDArray[np.float32]) -> NDArray[np.int8]:
     bits = np.stack([ranks_of_words(0, words_D2, half) for half in range(SKETCH_DIMS // 64)], axis=1)
     signs_DS = 2.0 * np.unpackbits(bits.view(np.uint8), axis=1).astype(np.float32) - 1
     finite_M = np.isfinite(vectors_MD.sum(axis=1))
-    whole_MD = np.rint(np.where(finite_M[:, None], vectors_MD, 0) * np.float32(1024))
-    found = np.clip(np.rint(whole_MD @ signs_DS / np.float32(32)), -127, 127).astype(np.int8)
+    whole_MD = vectors_MD * np.float32(1024)
+    whole_MD[~finite_M] = 0
+    sums_MS = np.rint(whole_MD, out=whole_MD) @ signs_DS
+    found = np.clip(np.rint(sums_MS / np.float32(32), out=sums_MS), -127, 127, out=sums_MS).astype(np.int8)
     found[~finite_M] = NO_DIRECTION
     return found
 
@@ -99,6 +101,6 @@ def _similarity(vectors_MD: NDArray[np.float32]) -> NDArray[np.float32]:
     centred = vectors_MD - vectors_MD.mean(axis=0, dtype=np.float64)
     longest = float(np.sqrt(np.einsum("md,md->m", centred, centred).max()))
     units = np.rint(np.ldexp(centred, LENGTH_BITS - int(np.frexp(longest)[1]))).astype(np.float32)
-    products = units @ units.T
+    products = units @ np.ascontiguousarray(units.T)  # numpy multiplies an array by its own view more slowly
     halves = np.diag(products) / 2
     return products - halves[:, None] - halves[None, :]
