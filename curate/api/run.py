@@ -31,7 +31,6 @@ from curate.engine.run import Result
 
 if TYPE_CHECKING:
     from curate.api.search import Answer
-    from curate.api.words import Words
     from curate.api.workspace import Workspace
 
 POLL_SECONDS = 0.5
@@ -287,12 +286,12 @@ class Run:
         """`Slice.within` for the rows with a text in any column of texts. Raises InputError."""
         return find.containing(self.record, stage, text)
 
-    def words(self, stage: str, text: str) -> Words | str:
-        """`Slice.within` for the rows that show what a text names, by the stages `image.concepts` and
-        `image.appearance`; or why it names nothing, "" for a run without concepts."""
-        from curate.api.words import words  # imports WordNet's readers
+    def showing(self, stage: str, text: str, seconds: float = 2.0) -> tuple[SlicePage | None, str]:
+        """Rows that show what a text names, by the stages `image.concepts` and `image.appearance`, and what was
+        searched; None, and why, if it names nothing. The reason is empty for a run without concepts."""
+        from curate.api.words import showing  # imports WordNet's readers
 
-        return words(self.record, stage, text)
+        return showing(self.record, stage, text, seconds=seconds)
 
     def map_columns(self, stage: str) -> list[str]:
         """Columns that a map may be coloured by."""

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from curate import encoders
 from curate.api.clusters import TREE, artifacts_of
-from curate.api.slices import MOST_ROWS, Slice, SliceReader
-from curate.api.words import CONCEPTS, SHARE, words
+from curate.api.slices import Slice, SliceReader
+from curate.api.words import CONCEPTS, SHARE, showing
 from curate.codec.images import decode
 from curate.core.errors import InputError, Reject
 from curate.core.nouns import tombstones
 from curate.core.nouns.artifacts import StoredArtifact
 from curate.core.nouns.manifest import Manifest
+from curate.core.nouns.pools import read_shards
 from curate.core.vectors import IDENTITY, from_binary
 from curate.encoders.spec import WORDS
 from curate.engine.record.explain import Say, find, plain
@@ -118,9 +119,7 @@ def search(
     return Answer(name, hits[:limit], judged, int(index.about["rows"]))
 
 
-def _showing(
-    run: RunRecord, text: str, limit: int, columns: Sequence[str], where: str | None, seconds: float = 60.0
-) -> Answer | None:
+def _showing(run: RunRecord, text: str, limit: int, columns: Sequence[str], where: str | None) -> Answer | None:
     """The most probable of the first 1,000 rows that show what a text names, found within some seconds. None if the run
     has an index of vectors whose encoder is the user's, or if none shows it and an index can search texts."""
     made = [name for name, (kind, _) in artifacts_of(run).items() if kind == KIND and name in run.outputs]
@@ -132,26 +131,21 @@ def _showing(
     by_index = any(not encoders.text_problems(spec) for spec in specs)
     pools = (run.pool_of(name) for name, output in run.outputs.items() if str(output["base"]).startswith("pools/"))
     pool = next(pools, None)
-    asked = words(run, pool, text) if pool else ""
-    if pool is None or isinstance(asked, str):
-        if asked and not by_index:
-            raise InputError(f"search: {asked}")
+    page, said = showing(run, pool, text, ["caption", *columns], where) if pool else (None, "")
+    if page is None and said and not by_index:
+        raise InputError(f"search: {said}")
+    if pool is None or page is None or (by_index and not len(page.table)):
         return None
-    own = (CONCEPTS, SHARE) if asked.things else ()
-    reader = SliceReader(run, Slice(pool, where=where, within=asked), [*own, "caption", *tombstones.COLUMNS, *columns])
-    found = reader.page("", MOST_ROWS, seconds).table
-    table = found.filter(pa.array(~tombstones.load(run.storage).mask(found)))
-    rows = (table.sort_by([(SHARE, "descending")]) if own else table).to_pylist()
+    score = SHARE if SHARE in page.table.column_names and CONCEPTS in page.table.column_names else None
     hits = [
         Hit(
-            row["key"], row.get(SHARE, 1.0), **{name: row[name] for name in SHOWN},
+            row["key"], row[score] if score else 1.0, **{name: row[name] for name in SHOWN},
             columns={name: plain(row[name]) for name in columns},
         )
-        for row in rows[:limit]
+        for row in page.table.slice(0, limit).to_pylist()
     ]  # fmt: skip
-    if not hits and by_index:
-        return None
-    return Answer(pool, hits, len(rows), sum(shard.rows for shard in reader.reads.rows.shards), asked.said(table))
+    rows = read_shards(run.storage, str(run.outputs[pool]["base"]))
+    return Answer(pool, hits, len(page.table), sum(shard.rows for shard in rows), said)
 
 
 def opened(run: RunRecord, stage: str | None = None) -> tuple[str, SearchIndex]:

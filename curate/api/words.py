@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from curate.api.slices import MOST_ROWS, Slice, SlicePage, SliceReader
 from curate.core.errors import InputError
+from curate.core.nouns import tombstones
 from curate.engine.record.live import LiveRows
 from curate.engine.record.runs import RunRecord
 from curate.image.appearance import COLOURS
@@ -38,7 +41,10 @@ class Words:
     colours: tuple[str, ...]
     left: tuple[str, ...]
     """Words that name neither."""
-    columns: tuple[str, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*((CONCEPTS,) if self.things else ()), *((COLOUR,) if self.colours else ()))
 
     def holds(self, table: pa.Table) -> NDArray[np.bool_]:
         """Which rows (n,) of a table with its columns fit all words."""
@@ -65,7 +71,36 @@ class Words:
         parts = [f"that show {' and '.join(things)}"] if things else []
         parts += [f"that are {' and '.join(self.colours)} in the middle"] if self.colours else []
         left = f"; not searched: {', '.join(self.left)}" if self.left else ""
-        return f"Images {' and '.join(parts)}{left}"
+        order = ", the most probable first" if things and len(found) > 1 else ""
+        return f"Images {' and '.join(parts)}{order}{left}"
+
+
+def showing(
+    run: RunRecord, stage: str, text: str, columns: Sequence[str] = (), where: str | None = None, seconds: float = 60.0
+) -> tuple[SlicePage | None, str]:
+    """(of the first 1,000 rows at a stage that show what a text names, found within some seconds, those without a
+    tombstone; what was searched). None, and why, if it names nothing. A thing that no row shows is left out if
+    another is shown."""
+    asked = words(run, stage, text)
+    if isinstance(asked, str):
+        return None, asked
+    dead = tombstones.load(run.storage)
+
+    def page_of(one: Words) -> SlicePage:
+        own = (CONCEPTS, SHARE) if one.things else ()
+        reader = SliceReader(run, Slice(stage, where=where, within=one), [*own, *tombstones.COLUMNS, *columns])
+        page = reader.page("", MOST_ROWS, seconds)
+        table = page.table.filter(pa.array(~dead.mask(page.table)))
+        return replace(page, table=table.sort_by([(SHARE, "descending")]) if own else table)
+
+    page = page_of(asked)
+    if not len(page.table) and len(asked.things) > 1:
+        held = tuple(one for one in asked.things if len(page_of(replace(asked, things=(one,), colours=())).table))
+        if held and held != asked.things:
+            lost = tuple(word for word, _ in asked.things if word not in dict(held))
+            asked = replace(asked, things=held, left=(*asked.left, *lost))
+            page = page_of(asked)
+    return page, asked.said(page.table)
 
 
 def words(run: RunRecord, stage: str, text: str) -> Words | str:
@@ -82,8 +117,7 @@ def words(run: RunRecord, stage: str, text: str) -> Words | str:
     if not things and not colours:
         remedy = "" if set(COLOURS).isdisjoint(left) else "; to search by colours, add a stage `image.appearance`"
         return f"WordNet knows no visible thing {text!r}{remedy}" if left else ""
-    columns = [CONCEPTS] if things else []
-    return Words(tuple(things.items()), tuple(colours), tuple(left), (*columns, *([COLOUR] if colours else [])))
+    return Words(tuple(things.items()), tuple(colours), tuple(left))
 
 
 def parsed(text: str, with_colours: bool = True) -> tuple[dict[str, tuple[str, ...]], list[str], list[str]]:

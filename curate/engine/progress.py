@@ -248,7 +248,8 @@ def pace(stage: Stage, rows: int, workers: Scheduler) -> str:
     if not rate:
         return ""
     hint = f"; {faster}" if faster and rows > MANY_ROWS else ""
-    return f"about {rate:,.0f} images/s on {cpus} CPU{'s' if cpus > 1 else ''}, so {duration(rows / rate)}{hint}"
+    plural = "s" if cpus > 1 else ""
+    return f"about {rate:,.0f} new images/s on {cpus} CPU{plural}, {duration(rows / rate)} for {rows:,}{hint}"
 
 
 def count(number: float) -> str:

@@ -59,10 +59,12 @@ def column_of(meta: pa.ChunkedArray, name: str) -> pa.Array:
 
 
 def texts_of(table: pa.Table, label: str) -> pa.Array:
-    """Labels (n,) by a column or `meta.FIELD`; null where a row has none, or an empty one."""
+    """Labels (n,) by a column or `meta.FIELD`; null where a row has none, or an empty one. Raises CurateError for a
+    column of other values, whose type may be known only now."""
     if label.startswith(META):
         found = column_of(table.column("meta"), label)
     else:
+        check_label(label, table.schema.field(label))
         found = pa.concat_arrays(table.column(label).cast(pa.string()).chunks or [pa.array([], pa.string())])
     return pc.if_else(pc.equal(found, ""), pa.scalar(None, pa.string()), found)
 

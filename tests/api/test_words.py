@@ -78,7 +78,7 @@ def test_a_word_has_all_its_senses_that_can_be_seen_the_most_frequent_first() ->
     assert parsed("orange")[0]["orange"][0] == "orange.n.01"
     senses = parsed("head")[0]["head"]
     assert len(senses) > 20 and senses[0] == "head.n.01" and len(set(senses)) == len(senses)
-    said = Words((("head", senses),), (), (), ("concepts",)).said(table([]))
+    said = Words((("head", senses),), (), ()).said(table([]))
     assert said == "Images that show head (head.n.01, head.n.02, head.n.04, head.n.05, head.n.06, …)"
 
 
@@ -140,7 +140,7 @@ def test_rows_show_each_thing_or_a_kind_of_it_and_have_each_colour(text: str, ex
     )
     shown = pa.concat_tables([shown.slice(0, 2), shown.slice(2)])  # several chunks, and a slice of them
     things, colours, left = parsed(text)
-    asked = Words(tuple(things.items()), tuple(colours), tuple(left), ())
+    asked = Words(tuple(things.items()), tuple(colours), tuple(left))
     assert asked.holds(shown.slice(start)).tolist() == expected[start:]
     assert asked.holds(shown.slice(0, 0)).tolist() == []
 
@@ -221,7 +221,7 @@ def test_photos_are_found_by_what_they_show(named: Run) -> None:
     assert "car" in names(named, "red cars") and "cab" not in names(named, "red cars")
     assert names(named, "ostriches") == ["ostrich"] and names(named, "whale") == []
     answer = named.search("yellow lemon", columns=["concept", "colours"])
-    assert answer.said == "Images that show lemon (lemon.n.01) and that are yellow in the middle"
+    assert answer.said.startswith("Images that show lemon (lemon.n.01) and that are yellow in the middle")
     assert {hit.columns["concept"] for hit in answer.hits} == {"lemon.n.01"}
     assert all("yellow" in hit.columns["colours"] for hit in answer.hits)
     assert (answer.stage, answer.rows, answer.judged) == ("pool", 15, len(answer.hits))
@@ -255,7 +255,14 @@ def test_words_that_name_nothing_are_one_line(named: Run, workspace: Workspace) 
         named.search("the")
     with pytest.raises(InputError, match=r"run vectors: no vectors to search yet; add a stage `search.fit`"):
         workspace.run("vectors").search("dog")
-    assert workspace.run("vectors").words("pool", "dog") == named.words("pool", "the") == ""
+    assert workspace.run("vectors").showing("pool", "dog") == named.showing("pool", "the") == (None, "")
+
+
+def test_a_thing_that_no_image_shows_is_left_out(named: Run) -> None:
+    answer = named.search("a dog in the snow at sunset")
+    assert {hit.name for hit in answer.hits} == {hit.name for hit in named.search("dog").hits} != set()
+    assert answer.said == "Images that show dog (dog.n.01), the most probable first; not searched: snow, sunset"
+    assert names(named, "a lemon and an ostrich") == []  # both are shown, not together
 
 
 def test_words_come_before_an_included_index(workspace: Workspace) -> None:

@@ -107,7 +107,7 @@ def test_the_pace_of_encoders_is_noted_where_there_is_something_to_embed(workspa
     made = Pipeline().add("pool", toys.Numbers(namespace="toys", rows=6, shard_rows=3))
     made.add("embed", Embed(encoder="tiny"), "pool").add("bright", toys.Brightness(), "embed")
     steps = planned(made, workspace)
-    assert steps["embed"].note == "depends on pool; about 100 images/s on 1 CPU, so 0.1 s"
+    assert steps["embed"].note == "depends on pool; about 100 new images/s on 1 CPU, 0.1 s for 6"
     assert "images/s" not in steps["bright"].note
     run(made, str(workspace))
     assert "images/s" not in planned(made, workspace)["embed"].note

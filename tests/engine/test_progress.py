@@ -187,11 +187,14 @@ def test_filters_count_what_they_judge_unless_maps_before_them_found_all(
 
 def test_the_pace_names_faster_encoders_for_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
     workers = Scheduler(LocalBackend())
-    assert pace(Embed(encoder="lite1"), 60, workers) == "about 25 images/s on 1 CPU, so 2.4 s"
+    assert pace(Embed(encoder="lite1"), 60, workers) == "about 25 new images/s on 1 CPU, 2.4 s for 60"
     monkeypatch.setattr(workers, "slots", lambda resources: 2)
-    assert pace(Embed(encoder="lite1"), 1_000, workers) == "about 50 images/s on 2 CPUs, so 20 s"
+    assert pace(Embed(encoder="lite1"), 1_000, workers) == "about 50 new images/s on 2 CPUs, 20 s for 1,000"
     many = pace(Embed(encoder="lite1"), 180_001, workers)
-    assert many.startswith("about 50 images/s on 2 CPUs, so 1 h 0 min; without a GPU, ") and "lite0 1.7" in many
+    assert (
+        many.startswith("about 50 new images/s on 2 CPUs, 1 h 0 min for 180,001; without a GPU, ")
+        and "lite0 1.7" in many
+    )
     assert ";" not in pace(Embed(encoder="lite1"), 100_000, workers)
     assert ";" not in pace(Embed(encoder="descriptor"), 180_001, workers)  # none is faster
 
@@ -209,4 +212,7 @@ def test_a_pass_says_first_how_long_it_will_take(tmp_path: Path, capsys: pytest.
     made.add("embed", Embed(encoder="tiny"), "pool")
     for times in (1, 0):  # of what is stored, nothing is expected
         run(made.check(), str(tmp_path / "workspace"), console=Console(width=200))
-        assert len(re.findall(r"^embed: about \d+ images/s on \d+ CPU", capsys.readouterr().out, re.MULTILINE)) == times
+        assert (
+            len(re.findall(r"^embed: about \d+ new images/s on \d+ CPU", capsys.readouterr().out, re.MULTILINE))
+            == times
+        )

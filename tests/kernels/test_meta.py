@@ -4,10 +4,12 @@ import json
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from curate.kernels.meta import as_text, column_of, field_at, field_of
+from curate.core.errors import CurateError
+from curate.kernels.meta import as_text, column_of, field_at, field_of, texts_of
 
 
 def test_a_name_comes_before_a_path() -> None:
@@ -42,3 +44,9 @@ def test_a_column_has_the_field_of_each_row(metas: list[Any], spaces: bool, asci
             text if text is None or isinstance(value, str) else json.loads(text)
             for text, value in zip(found.to_pylist(), wanted, strict=True)
         ] == values
+
+
+def test_labels_of_a_column_of_vectors_are_one_line() -> None:
+    table = pa.table({"embedding": pa.array([b"1234", b"5678"], pa.binary(4))})
+    with pytest.raises(CurateError, match=r"embedding: column 'embedding' holds fixed_size_binary\[4\]; give a column"):
+        texts_of(table, "embedding")

@@ -16,7 +16,7 @@ def explained(
 ) -> NDArray[np.float64]:
     """Share of the pool's variance that the leaves of each cluster explain: 1 - S / ((n - m) V).
 
-    S (`sums`) is the sum of the squared distances of a cluster's rows to the centroids of their leaves, n (`rows`) the
+    S (`sums`) is the sum of the squared distances of a cluster's rows to the means of their leaves, n (`rows`) the
     number of rows, m (`leaves`) the number of non-empty leaves, and V the mean squared distance of the pool to its
     mean. The share is 1 if all rows equal their centroids, near 0 if they are no more similar than rows of the whole
     pool, negative if they are more scattered than the pool, and NaN if n = m. It has n - m in place of n, as an

@@ -46,7 +46,7 @@ class Profile(Reduce):
     """
 
     op: ClassVar[str] = "cluster.profile"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     kind: ClassVar[str] = "cluster_profile"
     ports: ClassVar[dict[str, str]] = {"tree": "cluster_tree"}
 
@@ -66,11 +66,12 @@ class Profile(Reduce):
 
     _shape: TreeShape = PrivateAttr()
     _variance: float = PrivateAttr()
+    _unit: bool = PrivateAttr()
 
     def setup(self, artifacts: Mapping[str, Artifact]) -> None:
         tree = artifacts["tree"]
         self._shape = TreeShape.of(tree)
-        self._variance = float(tree["levels"]["variance"])
+        self._variance, self._unit = float(tree["levels"]["variance"]), bool(tree["levels"].get("unit_norm"))
 
     def reads(self) -> tuple[str, ...]:
         source = () if self.source is None else (self.source.split(".")[0],)
@@ -114,7 +115,9 @@ class Profile(Reduce):
         return state.merge(states, self._resolution)
 
     def finish(self, state_: Table) -> Artifact:
-        counted = PoolCounts.of(self._shape, self._variance, *state.from_table(state_, self._resolution.width))
+        counted = PoolCounts.of(
+            self._shape, self._variance, self._unit, *state.from_table(state_, self._resolution.width)
+        )
         pool = counted.sources(np.zeros(self._shape.clusters[0], np.int64), 1)
         mixed = not pool.top_share[0] >= self.single_source
         limits = FlagLimits(self.noise, self.single_source, self.tiny)
@@ -175,14 +178,20 @@ class PoolCounts:
     weight: NDArray[np.float64]
     """Number of rows (n,) that each sampled row represents."""
     terms: Terms
+    scatter: NDArray[np.float64]
+    """Sum (K_1,) of the squared distances of a leaf's rows to their mean. It follows from those to a centroid of length
+    1: unit vectors at a mean squared distance d from it have a mean of length 1 - d / 2."""
 
     @classmethod
-    def of(cls, shape: TreeShape, variance: float, histogram: Histogram, sample: Sample) -> PoolCounts:
+    def of(cls, shape: TreeShape, variance: float, unit: bool, histogram: Histogram, sample: Sample) -> PoolCounts:
+        """unit: whether centroids have length 1, as the rows do."""
         rows = histogram.rows(shape.clusters[0])
         sampled = np.bincount(sample.leaf, minlength=len(rows))
         weight = (rows / np.maximum(sampled, 1))[sample.leaf]
         terms = Terms.of([text or "" for text in sample.texts.column("caption").to_pylist()])
-        return cls(shape, variance, histogram, sample, rows, weight, terms)
+        sums = histogram.sums(len(rows))
+        scatter = sums - sums**2 / (4 * np.maximum(rows, 1)) if unit else sums
+        return cls(shape, variance, histogram, sample, rows, weight, terms, scatter)
 
     def sources(self, path: NDArray[np.int64], clusters: int) -> Sources:
         return self._sources(path[self.sample.leaf], 0, clusters)
@@ -216,12 +225,15 @@ class PoolCounts:
         counts = self.histogram.of_clusters(path)
         leaves = np.bincount(path, minlength=clusters)
         filled = np.bincount(path[self.leaf_rows > 0], minlength=clusters)
+        scatter = np.bincount(path, self.scatter, minlength=clusters).astype(np.float64)
         names = cluster_names(self.terms, path[self.sample.leaf], clusters)
         parts = []
         for first in range(0, clusters, clusters_at_once):
             stop = min(clusters, first + clusters_at_once)
             at, found = slice(first, stop), self._sources(path[self.sample.leaf], first, stop)
-            columns = self._columns(counts.range(first, stop), leaves[at], filled[at], found, limits, mixed)
+            columns = self._columns(
+                counts.range(first, stop), leaves[at], filled[at], scatter[at], found, limits, mixed
+            )
             place = {
                 "level": pa.array(np.full(stop - first, level, np.int32)),
                 "cluster": pa.array(np.arange(first, stop)),
@@ -237,6 +249,7 @@ class PoolCounts:
         counts: Histogram,
         leaves: NDArray[np.int64],
         held: NDArray[np.int64],
+        scatter: NDArray[np.float64],
         found: Sources,
         limits: FlagLimits,
         mixed: bool,
@@ -244,7 +257,7 @@ class PoolCounts:
         """Figures of some clusters: `leaves` (n,) counts all leaves of a cluster, `held` (n,) the non-empty ones."""
         clusters = len(leaves)
         rows, sums = counts.rows(clusters), counts.sums(clusters)
-        share = explained(sums, rows, held, self.variance)
+        share = explained(scatter, rows, held, self.variance)
         return {
             "rows": pa.array(rows),
             "leaves": pa.array(leaves),

@@ -9,8 +9,7 @@ import pyarrow as pa
 from fastapi import Query
 
 from curate.api import Slice, SlicePage
-from curate.api.slices import FIXED, MOST_ROWS
-from curate.api.words import CONCEPTS, SHARE
+from curate.api.slices import FIXED
 from curate.core.errors import InputError
 from curate.service.auth.roles import Principal
 from curate.service.kept import QUESTION
@@ -81,7 +80,8 @@ def found_in(
         if not len(exact):
             which = Slice(place, within=seen.run.containing(place, text))
             page = seen.run.slice(which, cursor=cursor or "", limit=limit, seconds=SECONDS)
-        shown, words = (none, "") if cursor or len(exact) else _showing(seen, place, text)
+        shown, words = (None, "") if cursor or len(exact) else seen.run.showing(place, text, SECONDS)
+        shown = none if shown is None else replace(shown, table=shown.table.slice(0, SHOWN))
         rows, showing = (
             [RowShape.model_validate({name: line[name] for name in FIXED.names} | {"columns": {}}) for line in lines]
             for lines in (page.table.to_pylist(), shown.table.to_pylist())
@@ -99,14 +99,3 @@ def found_in(
     except InputError as error:
         raise InvalidProblem(str(error)) from None
     return replace(found, seen=seen)
-
-
-def _showing(seen: Looked, stage: str, text: str) -> tuple[SlicePage, str]:
-    """(the most probable of the first rows that show what a text names, what was searched)."""
-    words = seen.run.words(stage, text)
-    if isinstance(words, str):
-        return SlicePage(FIXED.empty_table(), 0, 0, ""), words
-    columns = [CONCEPTS, SHARE] if words.things else []
-    page = seen.run.slice(Slice(stage, within=words), columns, limit=MOST_ROWS, seconds=SECONDS)
-    table = page.table.sort_by([(SHARE, "descending")]) if columns else page.table
-    return replace(page, table=table.slice(0, SHOWN)), words.said(table)

@@ -278,3 +278,24 @@ def test_names_do_not_depend_on_the_order_of_captions(rows: list[tuple[str, int]
     one = cluster_names(Terms.of(texts), cluster, 3)
     assert one == cluster_names(Terms.of(texts[::-1]), cluster[::-1], 3)
     assert len(one) == 3
+
+
+def test_distances_to_centroids_of_length_1_give_the_scatter_about_the_mean() -> None:
+    """Unit vectors far from each other explain nothing, and not less than that."""
+    rows = np.random.default_rng(0).standard_normal((400, 64)) + 0.5
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    leaf = np.arange(400) % 2
+    means = np.stack([rows[leaf == number].mean(axis=0) for number in range(2)])
+    centroids = means / np.linalg.norm(means, axis=1, keepdims=True)
+    distance = np.square(rows - centroids[leaf]).sum(axis=1)
+    variance = np.square(rows - rows.mean(axis=0)).sum() / 400
+    levels = {"levels": [{"clusters": 2}], "variance": variance}
+    pool = table(
+        [one for row, number in enumerate(leaf) for one in rows_of(int(number), 1, distance[row], "", "a.org")]
+    )
+    for unit in (True, False):
+        found = profile(Profile(), pool, tree={"levels": levels | {"unit_norm": unit}})["clusters"].to_pylist()
+        for number, row in enumerate(found):
+            sums = np.square(rows[leaf == number] - (means if unit else centroids)[number]).sum()
+            assert row["explained"] == pytest.approx(1 - sums / (199 * variance), abs=1e-6)
+            assert (row["explained"] > -0.02) == unit

@@ -75,7 +75,7 @@ def test_rest_gives_the_images_that_show_it_and_what_was_searched(client: TestCl
 def test_the_page_says_what_it_searched(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     text = page(client, "yellow fruit", "named")
     assert "By what images show" in text and "% sure" in text
-    assert "Images that show fruit (fruit.n.01) and that are yellow in the middle: the most probable first" in text
+    assert "Images that show fruit (fruit.n.01) and that are yellow in the middle, the most probable first" in text
     assert "Images that show whale (giant.n.04, whale.n.02): none" in page(client, "whale", "named")
     assert "not searched: zorblax" in page(client, "red zorblax", "named")
     monkeypatch.setattr(find, "SHOWN", 1)
