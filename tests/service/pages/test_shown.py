@@ -106,3 +106,8 @@ def test_words_are_not_shown_again_as_meanings(client: TestClient) -> None:
 def test_the_longest_text_is_answered(client: TestClient) -> None:
     longest = " ".join("abcdefghijklmnopqrstuvwxyz" * 6)[: find.LONGEST]
     assert "WordNet knows no visible thing" in answer(client, longest, "named")["words"]
+
+
+def test_what_is_like_an_unknown_sample_says_so(client: TestClient) -> None:
+    found = client.get("/find", params={"run": "tiny", "like": "nowhere"})
+    assert found.status_code == 200 and "Not searched by meaning: " in found.text

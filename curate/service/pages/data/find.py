@@ -57,7 +57,8 @@ def _found(visit: Visit, run_id: str, query: dict[str, str]) -> dict[str, Any]:
     seen = of_run(visit, run_id)
     near, why = ([], "") if cursor else _near(visit, seen, query)
     values = run_values(visit, seen, "")
-    values |= {"near": near, "why": why, "indexed": INDEX in seen.made.kinds.values(), "tiles": [], "next": ""}
+    values |= {"near": near, "why": why, "indexed": INDEX in seen.made.kinds.values()}
+    values |= {"tiles": [], "shown": [], "next": ""}
     if query["like"]:
         return values
     stage = query["stage"] or None
