@@ -20,7 +20,7 @@ from bench.ablations.folders import HOME, Curated, curate
 from bench.ablations.judge import in_parts
 from bench.ablations.runs import Ablation, Arm, Scores
 from bench.select.balance.methods import METHODS, random
-from bench.select.balance.pools import PHOTO_ENCODER, Floats, Pool, _cifar, kinds
+from bench.select.balance.pools import PHOTO_ENCODER, Floats, Pool, cifar_vectors, kinds
 
 WAYS = {"random": random, "hierarchy": METHODS["short"], "default": METHODS["flat, fast cover, half by size"]}
 OF_EACH = 800
@@ -38,7 +38,7 @@ def _pool(kind: str, seed: int) -> tuple[Floats, Images]:
         vectors, photos = kinds(PHOTO_ENCODER)
         rows = np.flatnonzero(~_held_out(photos, seed))
         return vectors[rows], photos.take(rows)
-    vectors, others = _cifar(PHOTO_ENCODER)
+    vectors, others = cifar_vectors(PHOTO_ENCODER)
     place = {name: row for row, name in enumerate(others.names)}
     names = balanced(others, OF_EACH).names if kind == "equal" else long_tail(others, seed).names
     rows = np.array([place[name] for name in names if name in place])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,10 @@ class ImageConcepts(EncoderMap):
     """1 where a class is a kind of a concept."""
     _edges: tuple[NDArray[np.int64], NDArray[np.int64]] = PrivateAttr()
     """Concepts and their direct hypernyms."""
+
+    def placed(self, gpus: bool) -> Self:
+        """On CPUs: the classifier is one product, and must not hold the GPU of the stage that embeds."""
+        return self.model_copy(update={"device": "cpu"})
 
     def identity(self) -> dict[str, Any]:
         return super().identity() | {"wordnet": database.identity()}

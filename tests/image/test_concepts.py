@@ -161,3 +161,8 @@ def test_timms_own_classifier(tmp_path):
 def test_another_wordnet_is_one_line(tiny):  # noqa: F811
     with pytest.raises(CurateError, match=r"download WordNet 3.0 and set CURATE_WORDNET"):
         ImageConcepts(encoder="lite0").setup({})
+
+
+def test_it_never_holds_a_gpu():
+    assert ImageConcepts().placed(True).resources().gpus == 0
+    assert ImageConcepts().placed(True) == ImageConcepts().placed(False)

@@ -134,7 +134,7 @@ def distinct(images: list[bytes], encoder: str, name: str) -> Indices:
 
 
 @lru_cache(maxsize=4)
-def _cifar(encoder: str) -> tuple[Floats, Images]:
+def cifar_vectors(encoder: str) -> tuple[Floats, Images]:
     _, others = parts()
     rows = distinct(others.images, encoder, "cifar-others")
     return features(others.images, encoder, "cifar-others")[rows], others.take(rows)
@@ -142,7 +142,7 @@ def _cifar(encoder: str) -> tuple[Floats, Images]:
 
 def cifar(encoder: str, tail: bool) -> Callable[[int], Pool]:
     def draw(seed: int) -> Pool:
-        vectors, others = _cifar(encoder)
+        vectors, others = cifar_vectors(encoder)
         rng = np.random.default_rng(seed)
         place = {name: row for row, name in enumerate(others.names)}
         if tail:

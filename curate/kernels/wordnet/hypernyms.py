@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from functools import lru_cache
 
 from curate.kernels.wordnet import database
@@ -36,10 +35,6 @@ class Taxonomy:
         while (above := self.above(found[-1])) and above[0] not in found:
             found.append(above[0])
         return found[::-1]
-
-    def below(self, kinds: Collection[str], names: Iterable[str]) -> set[str]:
-        """Those of `names` that are one of `kinds`, or a hyponym of one."""
-        return {name for name in names if not set(kinds).isdisjoint(self.kinds(name))}
 
 
 def taxonomy() -> Taxonomy:
